@@ -1,0 +1,181 @@
+/* One rank's device: an arena of memory with a byte limit, and in-order streams.
+ *
+ * A schedule is written once against this header; the backend decides whether a kernel is executed
+ * (cpu), launched (cuda) or only accounted for (sim). What each call does on every backend is told
+ * in docs/DEVICE.md.
+ *
+ * Errors are sticky. The first failure (out of memory, a failed kernel, an aborted communicator) is
+ * kept in the device; from then on every call of this device is a no-op, dev_alloc returns NULL, and
+ * the group's communicators are aborted so that no rank waits for this one. A schedule therefore
+ * reads like a drawing: it enqueues its steps, and returns dev_status() at its end.
+ *
+ * Every call is made by the rank's own host thread. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "probe/memory.h"
+#include "probe/trace.h"
+
+struct device;
+struct stream;
+struct dev_pool;
+
+enum dev_status {
+    DEV_OK,
+    DEV_OUT_OF_MEMORY, /* dev_memory()->failure names the live set */
+    DEV_ABORTED,       /* another rank failed */
+    DEV_FAILED,        /* dev_message() says what */
+    DEV_UNAVAILABLE    /* the backend is not there */
+};
+
+enum dev_kind { DEV_CPU, DEV_SIM, DEV_CUDA };
+
+struct dev_config {
+    enum dev_kind kind;
+    int rank;
+    int64_t device_limit_bytes; /* 0 = no limit */
+    int64_t host_limit_bytes;   /* of pinned host memory; 0 = no limit */
+    double h2d_bytes_per_s;     /* paced copies; 0 = as fast as they go */
+    double d2h_bytes_per_s;
+    bool serial_streams; /* every stream is the main stream: no overlap */
+    bool check_order;    /* prove that conflicting accesses are ordered by events */
+    int kernel_threads;  /* width of one kernel, >= 1 */
+    struct dev_pool *pool;
+    struct trace *trace; /* may be NULL */
+};
+
+/* Opens a device. On failure *out is NULL and `error` says why. */
+enum dev_status dev_open(
+    const struct dev_config *config, struct device **out, char *error, int size);
+
+/* Waits for all streams, then releases everything, what the schedule left allocated included. */
+void dev_close(struct device *dev);
+
+enum dev_status dev_status(const struct device *dev);
+const char *dev_message(const struct device *dev); /* "" while DEV_OK */
+const struct dev_config *dev_config(const struct device *dev);
+
+/* Makes the device fail with this status and message unless it failed before. */
+void dev_fail(struct device *dev, enum dev_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Called once when the device first fails (the communicator uses it to abort its group). */
+void dev_on_failure(struct device *dev, void (*notify)(void *context), void *context);
+
+/* ---- memory ------------------------------------------------------------------------------------
+ * Allocation and free happen in the program order of the main stream: a block freed now may be
+ * handed out by the next dev_alloc, and what was enqueued on the main stream before the free still
+ * sees the old contents. Another stream waits for the main stream before it touches a new block, and
+ * the main stream waits for that stream before the block is freed. Blocks are 256-byte aligned; new
+ * blocks hold unspecified bytes (NaN-filled under check_order). */
+void *dev_alloc(struct device *dev, int64_t bytes, enum live_set set, const char *label);
+void dev_free(struct device *dev, void *block); /* NULL is fine */
+
+/* Pinned host memory: the only host memory that an asynchronous copy may name. */
+void *dev_host_alloc(struct device *dev, int64_t bytes, enum live_set set, const char *label);
+void dev_host_free(struct device *dev, void *block);
+
+struct mem_probe *dev_memory(struct device *dev);
+struct mem_probe *dev_host_memory(struct device *dev);
+
+/* ---- streams and events ------------------------------------------------------------------------
+ * An event is a value: a point in one stream's program. It needs no release and may be waited for
+ * any number of times. A zero event (stream NULL) is always past. */
+struct event {
+    struct stream *stream;
+    int64_t ticket;
+};
+
+struct stream *dev_main_stream(struct device *dev);
+
+/* A further in-order stream ("copy", "dispatch"; the name appears in traces and is kept by
+ * reference). Streams live until dev_close; asking again for a name gives the same stream. NULL
+ * when the device has failed: every call takes a NULL stream then and does nothing. */
+struct stream *dev_stream(struct device *dev, const char *name);
+struct device *stream_device(struct stream *stream);
+
+/* The point after everything enqueued on the stream so far. */
+struct event dev_record(struct stream *stream);
+
+/* What is enqueued on `stream` from now on starts after the event. */
+void dev_wait(struct stream *stream, struct event event);
+
+/* dev_wait(later, dev_record(earlier)). */
+void dev_wait_stream(struct stream *later, struct stream *earlier);
+
+/* The host waits: for an event, for all streams of the device. */
+void dev_sync_event(struct event event);
+enum dev_status dev_sync(struct device *dev);
+
+/* Seconds: the host's clock, or the simulated device's (of the main stream). Syncs first. */
+double dev_clock_s(struct device *dev);
+
+/* ---- copies ------------------------------------------------------------------------------------
+ * Asynchronous, in stream order; host sides must come from dev_host_alloc. */
+void dev_copy_h2d(struct stream *stream, void *device_to, const void *host_from, int64_t bytes);
+void dev_copy_d2h(struct stream *stream, void *host_to, const void *device_from, int64_t bytes);
+void dev_copy_d2d(struct stream *stream, void *to, const void *from, int64_t bytes);
+void dev_fill(struct stream *stream, void *to, int byte, int64_t bytes);
+
+/* Blocking, after all streams, from and to any host memory; not paced, not part of any schedule:
+ * for loading inputs and reading results. On the simulated device dev_read fills with zeros. */
+void dev_write(struct device *dev, void *device_to, const void *host_from, int64_t bytes);
+void dev_read(struct device *dev, void *host_to, const void *device_from, int64_t bytes);
+
+/* ---- kernels -----------------------------------------------------------------------------------
+ * A kernel is a constant: its name, and what it is on each backend. `args` is a struct that is
+ * copied at the launch (at most DEV_ARGS_MAX bytes); pointers in it are device memory. */
+#define DEV_ARGS_MAX 384
+#define DEV_ACCESS_MAX 12
+
+/* The threads that run one kernel on the cpu backend. */
+struct dev_team;
+int team_size(const struct dev_team *team);
+
+/* Calls part(context, i, parts) for i in [0, parts), on up to team_size threads; returns when all
+ * are done. NULL runs them one after the other. */
+void team_run(const struct dev_team *team, int parts,
+    void (*part)(void *context, int index, int parts), void *context);
+
+enum dev_rate { DEV_RATE_F32, DEV_RATE_BF16 };
+
+/* What a launch costs, for the simulated clock and for throughput figures. */
+struct kernel_cost {
+    double flops;
+    double bytes;       /* read and written, each operand once */
+    enum dev_rate rate; /* which arithmetic rate its flops run at */
+    int64_t m, n, k;    /* of a matrix product, else 0: small ones run below the peak rate */
+};
+
+/* One range that a launch touches. */
+struct dev_access {
+    const void *from;
+    int64_t bytes;
+    bool write;
+};
+
+struct kernel {
+    const char *name;
+    void (*cpu)(const void *args, const struct dev_team *team);
+    int (*cuda)(const void *args, void *cuda_stream); /* NULL where not built */
+    void (*cost)(const void *args, struct kernel_cost *cost);
+    /* Fills at most DEV_ACCESS_MAX ranges and returns how many. A strided operand is one range from
+     * its first to its last byte. */
+    int (*access)(const void *args, struct dev_access *ranges);
+};
+
+void dev_launch(
+    struct stream *stream, const struct kernel *kernel, const void *args, size_t args_bytes);
+
+/* ---- the pool ----------------------------------------------------------------------------------
+ * `threads` is the process's total for kernels: at most that many threads execute kernels at one
+ * time, whatever the number of ranks and streams. */
+struct dev_pool *dev_pool_create(int threads);
+void dev_pool_free(struct dev_pool *pool);
+int dev_pool_threads(const struct dev_pool *pool);
+
+/* Runs body with a team of `width` threads of the pool on the calling thread: for programs and tests
+ * that call a kernel's cpu function directly. */
+void dev_pool_run(struct dev_pool *pool, int width,
+    void (*body)(void *context, const struct dev_team *team), void *context);

@@ -1,46 +1,82 @@
-# flatpeak: `make help` lists the targets.
+# flatpeak: `make help` lists the targets and variables.
 #
 # Everything that is built goes to BUILDDIR; the tree stays clean. What the machine offers is probed
-# once into $(BUILDDIR)/config.mk (`make showconfig` prints it, `make reconfigure` probes again).
+# once (make/configure.sh) into $(BUILDDIR)/config.mk; `make showconfig` prints it.
 
-BUILDDIR ?= build
+comma := ,
+SANITIZE ?=
+BUILDDIR ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 CC ?= cc
 CUDA ?= auto
 MPI ?= auto
 JANSSON_PREFIX ?=
 XXHASH_PREFIX ?=
-SANITIZE ?=
 WERROR ?=
 PREFIX ?= /usr/local
 DESTDIR ?=
+PROVE_FLAGS ?= -j2
 
-B := $(BUILDDIR)
 VERSION := 0.1.0
+B := $(BUILDDIR)
 
-ifneq ($(MAKECMDGOALS),)
-ifeq ($(filter-out help clean deps distclean format format-check,$(MAKECMDGOALS)),)
-NO_CONFIG := 1
+ifneq ($(words $(BUILDDIR)),1)
+$(error BUILDDIR is '$(BUILDDIR)'; it must be one path without spaces)
 endif
+ifeq ($(abspath $(BUILDDIR)),$(CURDIR))
+$(error BUILDDIR is the source tree itself; give a folder of its own)
 endif
-ifndef NO_CONFIG
+
+# As many jobs as there are cores, unless -j says otherwise.
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
+.DELETE_ON_ERROR:
+.SECONDARY:
+.SUFFIXES:
+.PHONY: all lib programs tests check check-full cuda bench-peers install deps format format-check
+.PHONY: showconfig reconfigure clean help FORCE
+all: programs
+
+# ---- what the machine offers -------------------------------------------------------------------------
+
+PREFIXES := $(abspath $(JANSSON_PREFIX) $(XXHASH_PREFIX))
+override CPPFLAGS += -I. -D_GNU_SOURCE $(PREFIXES:%=-I%/include)
+override LDFLAGS += $(foreach p,$(PREFIXES),-L$(p)/lib -Wl$(comma)-rpath$(comma)$(p)/lib)
+
+# These goals work before anything is installed.
+UNCONFIGURED := help clean deps
+ifneq ($(if $(MAKECMDGOALS),$(filter-out $(UNCONFIGURED),$(MAKECMDGOALS)),all),)
 include $(B)/config.mk
 endif
 
-# ---- flags -----------------------------------------------------------------------------------------
+# $(call record,FILE,TEXT): FILE holds TEXT and is as old as its last change, so that what depends on
+# it is rebuilt exactly when the text changes.
+define record
+$(1): export RECORD = $(2)
+$(1): FORCE
+	@mkdir -p $$(@D)
+	@printf '%s\n' "$$$$RECORD" | cmp -s - $$@ || printf '%s\n' "$$$$RECORD" >$$@
+endef
+
+PROBED = CC CXX NVCC MPICC CUDA MPI CPPFLAGS LDFLAGS JANSSON_PREFIX XXHASH_PREFIX
+$(eval $(call record,$(B)/config.args,$$(foreach name,$$(PROBED),$$(name)=$$($$(name)))))
+$(B)/config.mk: make/configure.sh $(B)/config.args
+	@env $(foreach name,$(PROBED),$(name)='$($(name))') sh make/configure.sh >$@
+
+# ---- flags -------------------------------------------------------------------------------------------
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
 	-Wno-unknown-pragmas -Wno-psabi $(if $(WERROR),-Werror)
 # The contract behind "bitwise": no contraction, no fast-math. -fno-math-errno and
-# -fno-trapping-math change no value; they let loops over exp and log be vectorised.
-EXACT := -ffp-contract=off -fno-math-errno -fno-trapping-math
-SAN := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -g)
-CPPFLAGS += -I. -D_GNU_SOURCE $(patsubst %,-I%/include,$(JANSSON_PREFIX) $(XXHASH_PREFIX))
+# -fno-trapping-math change no value; they let loops over exp and log be vectorised. Each object
+# records the flags that it was built with; tests/flags.t reads them.
+EXACT := -ffp-contract=off -fno-math-errno -fno-trapping-math -frecord-gcc-switches
+SAN := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
 CFLAGS ?= -O3
 override CFLAGS += -std=c11 $(EXACT) $(WARN) $(SAN) -pthread
-LDFLAGS += $(SAN) -pthread $(patsubst %,-L%/lib -Wl$(comma)-rpath$(comma)%/lib,\
-	$(JANSSON_PREFIX) $(XXHASH_PREFIX))
-LDLIBS += -ljansson -lxxhash -lm
-comma := ,
+override LDFLAGS += $(SAN) -pthread
+override LDLIBS += -ljansson -lxxhash -lm
 
 # Kernels whose file ends in _isa.c are compiled once per instruction set, each with ISA_NAME.
 ISA_FLAGS_generic :=
@@ -49,7 +85,15 @@ ISA_FLAGS_avx2 := -march=x86-64-v3
 ISA_FLAGS_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
 ISAS := generic $(if $(filter x86_64,$(ARCH)),scalar avx2 avx512)
 
-# ---- sources ---------------------------------------------------------------------------------------
+# The reference's loops are plain; it may use the fused multiply-add that the contract names.
+REFERENCE_FLAGS := $(if $(filter x86_64,$(ARCH)),-march=x86-64-v3)
+
+NVCC_FLAGS := -O3 -std=c++17 -I. -fmad=false -ftz=false -prec-div=true -prec-sqrt=true \
+	-Xcompiler -ffp-contract=off,-Wall,-Wextra \
+	$(foreach n,$(CUDA_ARCHITECTURES),-gencode arch=compute_$(n)$(comma)code=sm_$(n)) \
+	$(foreach n,$(lastword $(CUDA_ARCHITECTURES)),-gencode arch=compute_$(n)$(comma)code=compute_$(n))
+
+# ---- sources -----------------------------------------------------------------------------------------
 
 LIB_DIRS := probe device kernels ops baselines reference bench/harness
 ISA_SRC := $(wildcard kernels/*_isa.c)
@@ -60,69 +104,155 @@ LIB := $(B)/libflatpeak.a
 
 # Programs that measure us against other libraries are built by `make bench-peers` alone.
 PEER_SRC := $(wildcard bench/peers*.c)
+PEERS := $(PEER_SRC:bench/%.c=$(B)/bin/%)
 BIN_SRC := $(filter-out $(PEER_SRC),$(wildcard bench/*.c))
 BIN := $(BIN_SRC:bench/%.c=$(B)/bin/%)
 
 TEST_SRC := $(wildcard tests/test_*.c)
+TEST_SCRIPTS := $(wildcard tests/*.t)
+TESTS := $(TEST_SRC:tests/%.c=$(B)/tests/%)
 # tests/slow_*.c run in check-full only.
 SLOW_SRC := $(wildcard tests/slow_*.c)
-TESTS := $(TEST_SRC:tests/%.c=$(B)/tests/%)
 SLOW_TESTS := $(SLOW_SRC:tests/%.c=$(B)/tests/%)
-TEST_SCRIPTS := $(wildcard tests/*.t)
 
-.PHONY: all lib programs tests check check-full clean help showconfig reconfigure
-all: programs
+CUDA_SRC := $(wildcard kernels/*.cu device/*.cu tests/*.cu)
+CUDA_OBJ := $(CUDA_SRC:%.cu=$(B)/cuda/%.o)
+
+FORMATTED := $(wildcard $(foreach d,$(LIB_DIRS) bench tests,$(foreach e,c h cu,$(d)/*.$(e))))
+
+# ---- rules -------------------------------------------------------------------------------------------
+
+$(eval $(call record,$(B)/flags,$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(LDFLAGS) $$(LDLIBS) $$(MPFR_LIBS)))
+$(eval $(call record,$(B)/objects,$$(LIB_OBJ)))
+
+COMPILE = $(CC) $(CPPFLAGS) $(CFLAGS) $(MORE_FLAGS)
+$(B)/obj/%.o: %.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -MMD -MP -c $< -o $@
+
+$(B)/obj/reference/%.o: reference/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) $(REFERENCE_FLAGS) -MMD -MP -c $< -o $@
+
+define isa_rule
+$(B)/obj/%_$(1).o: %_isa.c $(B)/flags
+	@mkdir -p $$(@D)
+	$$(COMPILE) $$(ISA_FLAGS_$(1)) -DISA_NAME=$(1) -DISA_IS_$(1) -MMD -MP -c $$< -o $$@
+endef
+$(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
+
+$(LIB): $(LIB_OBJ) $(B)/objects
+	@rm -f $@
+	$(AR) rcs $@ $(LIB_OBJ)
+
+LINK = $(CC) $(LDFLAGS) $(filter %.o %.a,$^) $(MORE_LIBS) $(LDLIBS) -o $@
+$(B)/bin/%: $(B)/obj/bench/%.o $(LIB)
+	@mkdir -p $(@D)
+	$(LINK)
+
+$(B)/tests/%: $(B)/obj/tests/%.o $(B)/obj/tests/tap.o $(LIB)
+	@mkdir -p $(@D)
+	$(LINK)
+
+$(SLOW_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(if $(MPFR_LIBS),-DHAVE_MPFR)
+$(SLOW_TESTS): MORE_LIBS := $(MPFR_LIBS)
+
+$(PEER_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(OPENBLAS_CFLAGS)
+$(PEERS): MORE_LIBS := $(OPENBLAS_LIBS)
+
+$(B)/cuda/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(NVCC_FOUND) $(NVCC_FLAGS) -MMD -MP -c $< -o $@
+
+# ---- goals -------------------------------------------------------------------------------------------
+
+# A cross compiler finds headers but no library to link: it can build `lib` alone.
+ifneq ($(filter header,$(JANSSON) $(XXHASH)),)
+ifneq ($(filter-out lib showconfig reconfigure format format-check $(UNCONFIGURED),$(or $(MAKECMDGOALS),all)),)
+$(error jansson or xxhash has headers for $(CC) but cannot be linked (make showconfig): only 'lib' can be built)
+endif
+endif
+
 lib: $(LIB)
 programs: $(BIN)
 tests: $(TESTS)
 
-# ---- rules -----------------------------------------------------------------------------------------
-
-$(B)/config.mk: Makefile
-	@mkdir -p $(@D)
-	@printf 'ARCH := %s\n' "$$(uname -m)" >$@
-
-# Objects are rebuilt when the flags change.
-$(B)/flags: FORCE
-	@mkdir -p $(@D)
-	@echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || \
-		echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' >$@
-FORCE:
-
-$(B)/obj/%.o: %.c $(B)/flags
-	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
-
-# The reference's loops are plain; it may use the fused multiply-add that the contract names.
-REFERENCE_FLAGS := $(if $(filter x86_64,$(ARCH)),-march=x86-64-v3)
-$(B)/obj/reference/%.o: reference/%.c $(B)/flags
-	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(REFERENCE_FLAGS) -MMD -MP -c $< -o $@
-
-define ISA_RULE
-$(B)/obj/%_$(1).o: %_isa.c $(B)/flags
-	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(ISA_FLAGS_$(1)) -DISA_NAME=$(1) -DISA_IS_$(1) -MMD -MP -c $$< -o $$@
-endef
-$(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
-
-$(LIB): $(LIB_OBJ)
-	@rm -f $@
-	$(AR) rcs $@ $^
-
-$(B)/bin/%: $(B)/obj/bench/%.o $(LIB)
-	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
-
-$(B)/tests/%: $(B)/obj/tests/%.o $(B)/obj/tests/tap.o $(LIB)
-	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ $(LDLIBS) $(TEST_LIBS) -o $@
-
+RUN_TESTS = BUILDDIR='$(B)' CC='$(CC)' $(if $(PROVE),prove,$(error prove not found (Debian: perl); run 'make deps')) \
+	-e '' $(PROVE_FLAGS)
 check: programs tests
-	BUILDDIR=$(B) prove -e '' $(TESTS) $(TEST_SCRIPTS)
+	$(RUN_TESTS) $(TESTS) $(TEST_SCRIPTS)
 
+check-full: programs tests $(SLOW_TESTS)
+	$(RUN_TESTS) $(TESTS) $(TEST_SCRIPTS) $(SLOW_TESTS)
+
+cuda: $(CUDA_OBJ)
+	@$(if $(NVCC_FOUND),,echo 'cuda: nvcc not found (make showconfig)' >&2; exit 1)
+	@echo 'cuda: $(words $(CUDA_SRC)) sources compiled for $(CUDA_ARCHITECTURES:%=sm_%)'
+
+bench-peers: $(if $(OPENBLAS_LIBS),$(PEERS))
+	@$(if $(OPENBLAS_LIBS),,echo 'bench-peers: OpenBLAS not found (Debian: libopenblas-dev); run make deps' >&2; exit 1)
+	@$(if $(PEERS),,echo 'bench-peers: no bench/peers*.c here' >&2; exit 1)
+	set -e; for program in $(PEERS); do $$program; done
+
+# Program names are common words, so they are installed as flatpeak-NAME.
+install: programs
+	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/share/doc/flatpeak'
+	set -e; for program in $(notdir $(BIN)); do \
+		install -m 755 $(B)/bin/$$program '$(DESTDIR)$(PREFIX)/bin'/flatpeak-$$program; done
+	install -m 644 LICENSE $(wildcard README.md CITATION.cff docs/*.md) '$(DESTDIR)$(PREFIX)/share/doc/flatpeak'
+
+deps:
+	@sh make/deps.sh
+
+format:
+	$(or $(CLANG_FORMAT),$(error clang-format not found)) -i $(FORMATTED)
+
+format-check:
+	$(or $(CLANG_FORMAT),$(error clang-format not found)) --dry-run -Werror $(FORMATTED)
+
+showconfig:
+	@echo 'flatpeak $(VERSION) in $(B)'
+	@sed -n 's/^# //p' $(B)/config.mk
+	@echo 'instruction sets: $(ISAS)'
+	@echo 'flags: $(CFLAGS)'
+
+reconfigure:
+	@rm -f $(B)/config.mk
+	@$(MAKE) --no-print-directory showconfig
+
+# Only what the build made: BUILDDIR may be a folder of the user's.
 clean:
-	rm -rf $(B)
+	rm -rf $(addprefix $(B)/,obj bin tests cuda libflatpeak.a flags objects config.mk config.args)
+	@rmdir $(B) 2>/dev/null || true
 
--include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.SECONDARY:
+help:
+	@sed -n '/^# HELP/,$$s/^# \{0,1\}//p' Makefile | sed 1d
+
+-include $(shell find $(B)/obj $(B)/cuda -name '*.d' 2>/dev/null)
+
+# HELP
+# Targets
+#   all           the programs, in BUILDDIR/bin (default)
+#   check         every test but the exhaustive ones
+#   check-full    all tests; an hour and more
+#   cuda          compiles the CUDA sources
+#   bench-peers   measures our kernels against other libraries', with a pass or fail per bar
+#   lib           the static library alone
+#   install       programs as PREFIX/bin/flatpeak-NAME, documents and licence
+#   deps          installs what is missing, with the system's package manager
+#   showconfig    what was found on this machine
+#   reconfigure   looks again
+#   format        formats the sources in place; format-check only tells
+#   clean         removes what was built
+# Variables
+#   BUILDDIR      where to build; build, or build-SANITIZE
+#   CC CFLAGS     C compiler and its optimisation flags; cc, -O3
+#   WERROR        1: warnings are errors
+#   SANITIZE      address,undefined or thread
+#   CUDA MPI      0, 1 or auto: not, required, if found (no source uses MPI yet)
+#   NVCC MPICC    their compilers; found in PATH, in CUDA_HOME or /usr/local/cuda
+#   JANSSON_PREFIX XXHASH_PREFIX
+#                 take that library from PREFIX/include and PREFIX/lib
+#   PREFIX DESTDIR
+#                 where to install; /usr/local
+#   PROVE_FLAGS   for check; -j2

@@ -1,0 +1,199 @@
+#!/bin/sh
+# Probes this machine for what the build can use and prints a makefile fragment: variables for the
+# Makefile, and comment lines for `make showconfig`. Called by the Makefile, which exports the
+# settings read here (CC, CXX, NVCC, MPICC, CUDA, MPI, the prefixes and the flags made of them).
+#
+# Missing and needed: a message on stderr and exit 1, so that nothing is cached and the next make
+# probes again. Missing and optional: "no" with the reason.
+set -u
+
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+
+fail()
+{
+    printf 'configure: %s\n' "$*" >&2
+    exit 1
+}
+
+variable()
+{
+    printf '%s := %s\n' "$1" "$2"
+}
+
+report()
+{
+    printf '# %s: %s\n' "$1" "$2"
+}
+
+have()
+{
+    command -v "$1" >/dev/null 2>&1
+}
+
+# compiles HEADER [FLAG...]; links HEADER STATEMENT [FLAG...]. Flags are words, hence unquoted.
+# shellcheck disable=SC2086
+compiles()
+{
+    printf '#include <%s>\n' "$1" >"$work/probe.c"
+    shift
+    $CC ${CPPFLAGS-} "$@" -c "$work/probe.c" -o "$work/probe.o" >"$work/log" 2>&1
+}
+
+# shellcheck disable=SC2086
+links()
+{
+    printf '#include <stdio.h>\n#include <%s>\nint main(void)\n{\n%s;\nreturn 0;\n}\n' "$1" "$2" \
+        >"$work/probe.c"
+    shift 2
+    $CC ${CPPFLAGS-} "$work/probe.c" ${LDFLAGS-} "$@" -o "$work/probe" >"$work/log" 2>&1
+}
+
+# The first number that COMMAND --version prints in its first line.
+version_of()
+{
+    "$1" --version 2>/dev/null | sed -n '1s/[^0-9]*\([0-9][0-9.]*[0-9]\).*/\1/p'
+}
+
+# ---- needed ------------------------------------------------------------------------------------------
+
+# shellcheck disable=SC2086
+machine=$($CC -dumpmachine 2>/dev/null) ||
+    fail "no C compiler: '$CC' does not run (Debian: gcc). Run 'make deps', or give CC=..."
+arch=${machine%%-*}
+# shellcheck disable=SC2086
+compiler=$($CC --version 2>/dev/null | sed -n 1p)
+case $arch in
+x86_64 | aarch64) ;;
+*) compiler="$compiler; not a tested architecture" ;;
+esac
+
+# library NAME HEADER STATEMENT FLAGS DEBIAN FEDORA PREFIX_VARIABLE
+# Sets `found` to yes or, where only the header is there (a cross compiler), to header.
+library()
+{
+    found=yes
+    links "$2" "$3" "$4" && return
+    found=header
+    compiles "$2" && return
+    fail "$1 not found: no $2, or it does not compile (Debian: $5, Fedora: $6)." \
+        "Run 'make deps', or give $7=DIR with DIR/include/$2 and DIR/lib/lib$1.so"
+}
+
+library jansson jansson.h 'json_t *o = json_object(); json_decref(o)' -ljansson \
+    libjansson-dev jansson-devel JANSSON_PREFIX
+jansson=$found
+library xxhash xxhash.h 'printf("%x", (unsigned)XXH3_128bits("", 0).low64)' -lxxhash \
+    libxxhash-dev xxhash-devel XXHASH_PREFIX
+xxhash=$found
+
+variable ARCH "$arch"
+variable JANSSON "$jansson"
+variable XXHASH "$xxhash"
+report compiler "$compiler"
+report arch "$arch"
+report jansson "$jansson${JANSSON_PREFIX:+ ($JANSSON_PREFIX)}"
+report xxhash "$xxhash${XXHASH_PREFIX:+ ($XXHASH_PREFIX)}"
+
+# ---- optional ----------------------------------------------------------------------------------------
+
+# tool VARIABLE LABEL COMMAND WHAT-FOR
+tool()
+{
+    if have "$3"; then
+        variable "$1" "$3"
+        report "$2" "yes ($3 $(version_of "$3"))"
+    else
+        variable "$1" ""
+        report "$2" "no ($3 not found; needed for $4)"
+    fi
+}
+
+if have "$CXX"; then
+    report c++ "yes ($CXX $(version_of "$CXX"))"
+else
+    report c++ "no ($CXX not found)"
+fi
+tool PROVE prove prove 'make check; Debian: perl'
+tool CLANG_FORMAT clang-format clang-format 'make format'
+tool GNUPLOT gnuplot gnuplot plots
+
+if have python3 && python3 -c 'import matplotlib' 2>/dev/null; then
+    variable MATPLOTLIB yes
+    report matplotlib "yes ($(python3 -c 'import matplotlib; print(matplotlib.__version__)'))"
+else
+    variable MATPLOTLIB ""
+    report matplotlib 'no (python3 -c "import matplotlib" fails; needed for plots)'
+fi
+
+if links mpfr.h 'mpfr_t x; mpfr_init2(x, 60); mpfr_clear(x)' -lmpfr -lgmp; then
+    variable MPFR_LIBS '-lmpfr -lgmp'
+    report mpfr yes
+else
+    variable MPFR_LIBS ""
+    report mpfr 'no (needed for exhaustive proofs in make check-full; Debian: libmpfr-dev)'
+fi
+
+blas_cflags=$(pkg-config --cflags openblas 2>/dev/null) || blas_cflags=
+blas_libs=$(pkg-config --libs openblas 2>/dev/null) || blas_libs=-lopenblas
+# shellcheck disable=SC2086
+if links cblas.h 'printf("%s", openblas_get_config())' $blas_cflags $blas_libs; then
+    variable OPENBLAS_CFLAGS "$blas_cflags"
+    variable OPENBLAS_LIBS "$blas_libs"
+    report openblas yes
+else
+    variable OPENBLAS_LIBS ""
+    report openblas 'no (needed for make bench-peers; Debian: libopenblas-dev)'
+fi
+
+# ---- CUDA and MPI: 0, 1 or auto ----------------------------------------------------------------------
+
+find_nvcc()
+{
+    if [ -n "${NVCC-}" ]; then
+        command -v "$NVCC"
+    elif have nvcc; then
+        command -v nvcc
+    elif [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
+        echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"
+    else
+        return 1
+    fi
+}
+
+case $CUDA in 0 | 1 | auto) ;; *) fail "CUDA=$CUDA: allowed are 0, 1, auto" ;; esac
+case $MPI in 0 | 1 | auto) ;; *) fail "MPI=$MPI: allowed are 0, 1, auto" ;; esac
+
+if [ "$CUDA" = 0 ]; then
+    variable NVCC_FOUND ""
+    report cuda 'no (CUDA=0)'
+elif nvcc=$(find_nvcc); then
+    known=$("$nvcc" --list-gpu-arch 2>/dev/null)
+    architectures=
+    for number in 80 90 100; do
+        case $known in *compute_"$number"*) architectures="$architectures $number" ;; esac
+    done
+    [ -n "$architectures" ] || fail "CUDA: $nvcc knows none of sm_80, sm_90, sm_100"
+    variable NVCC_FOUND "$nvcc"
+    variable CUDA_ARCHITECTURES "${architectures# }"
+    release=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+    report cuda "yes ($release,$(printf '%s\n' "$architectures" | sed 's/ / sm_/g'))"
+elif [ "$CUDA" = 1 ]; then
+    fail "CUDA=1, but nvcc was not found in PATH or in \${CUDA_HOME:-/usr/local/cuda}/bin"
+else
+    variable NVCC_FOUND ""
+    report cuda 'no (nvcc not found)'
+fi
+
+mpicc=${MPICC:-mpicc}
+if [ "$MPI" = 0 ]; then
+    report mpi 'no (MPI=0)'
+elif have "$mpicc"; then
+    version=$(mpirun --version 2>/dev/null | sed -n '1s/^mpirun (\(.*\)) */\1 /p')
+    report mpi "yes (${version:-$mpicc})"
+elif [ "$MPI" = 1 ]; then
+    fail "MPI=1, but $mpicc was not found (Debian: libopenmpi-dev openmpi-bin)"
+else
+    report mpi "no ($mpicc not found)"
+fi

@@ -32,7 +32,7 @@ struct vocab_shape {
 
 struct vocab_options {
     enum vocab_move move; /* ring-dtp */
-    int64_t tile;         /* ring-dtp: rows of the resident side in one tile; 0 = default */
+    int64_t tile;         /* ring-dtp: rows of the side that stays put in one tile; 0 = default */
     int64_t chunk;        /* chunked-tokens: tokens in one chunk; 0 = default */
 };
 
@@ -99,6 +99,20 @@ int64_t vocab_shard_rows(int64_t vocab, int ranks, int shard);
 int64_t vocab_total_tokens(const struct vocab_shape *shape);
 int64_t vocab_max_tokens(const struct vocab_shape *shape);
 int64_t vocab_max_shard_rows(const struct vocab_shape *shape);
+
+/* Allocates max, log_z and loss, the outputs of forward. */
+void vocab_alloc_token_outputs(struct vocab *v);
+
+/* Takes over an FP32 input gradient [N_r, H] and returns it in the problem's type: the block itself, or
+ * a rounded copy after which the block is freed. */
+void *vocab_store_input_gradient(struct vocab *v, float *sum);
+
+/* Takes over a full weight gradient [V, H] of this rank's tokens and returns shard r of the sum over
+ * ranks, added in rank order; the block itself on one rank. Scratch: [P, V_r, H]. */
+float *vocab_scatter_weight_gradient(struct vocab *v, float *full);
+
+/* Bytes that forward's outputs take: max, log_z, loss. */
+#define VOCAB_TOKEN_OUTPUT_BYTES 12
 
 /* Valid targets on this rank, and their sum over ranks (collective). -1 after an abort. */
 int64_t vocab_count_valid(struct comm *comm, const int64_t *host_targets, int64_t tokens);

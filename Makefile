@@ -15,6 +15,7 @@ WERROR ?=
 PREFIX ?= /usr/local
 DESTDIR ?=
 PROVE_FLAGS ?= -j2
+ONLY ?=
 
 VERSION := 0.1.0
 B := $(BUILDDIR)
@@ -108,8 +109,8 @@ PEERS := $(PEER_SRC:bench/%.c=$(B)/bin/%)
 BIN_SRC := $(filter-out $(PEER_SRC),$(wildcard bench/*.c))
 BIN := $(BIN_SRC:bench/%.c=$(B)/bin/%)
 
-TEST_SRC := $(wildcard tests/test_*.c)
-TEST_SCRIPTS := $(wildcard tests/*.t)
+TEST_SRC := $(if $(ONLY),$(ONLY:%=tests/test_%.c),$(wildcard tests/test_*.c))
+TEST_SCRIPTS := $(if $(ONLY),,$(wildcard tests/*.t))
 TESTS := $(TEST_SRC:tests/%.c=$(B)/tests/%)
 # tests/slow_*.c run in check-full only.
 SLOW_SRC := $(wildcard tests/slow_*.c)
@@ -255,4 +256,5 @@ help:
 #                 take that library from PREFIX/include and PREFIX/lib
 #   PREFIX DESTDIR
 #                 where to install; /usr/local
+#   ONLY          check runs these tests alone: ONLY='memory npy' for tests/test_memory.c, ...
 #   PROVE_FLAGS   for check; -j2

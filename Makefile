@@ -16,6 +16,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 PROVE_FLAGS ?= -j2
 ONLY ?=
+V ?=
 
 VERSION := 0.1.0
 B := $(BUILDDIR)
@@ -126,34 +127,38 @@ FORMATTED := $(wildcard $(foreach d,$(LIB_DIRS) bench tests,$(foreach e,c h cu,$
 $(eval $(call record,$(B)/flags,$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(LDFLAGS) $$(LDLIBS) $$(MPFR_LIBS)))
 $(eval $(call record,$(B)/objects,$$(LIB_OBJ)))
 
+# $(call run,VERB,FILE,COMMAND): the verb and the file, or under V=1 the command.
+run = $(if $(V),,@printf '%-5s %s\n' '$(1)' '$(2)';) $(3)
+
 COMPILE = $(CC) $(CPPFLAGS) $(CFLAGS) $(MORE_FLAGS)
 $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
-	$(COMPILE) -MMD -MP -c $< -o $@
+	$(call run,cc,$<,$(COMPILE) -MMD -MP -c $< -o $@)
 
 $(B)/obj/reference/%.o: reference/%.c $(B)/flags
 	@mkdir -p $(@D)
-	$(COMPILE) $(REFERENCE_FLAGS) -MMD -MP -c $< -o $@
+	$(call run,cc,$<,$(COMPILE) $(REFERENCE_FLAGS) -MMD -MP -c $< -o $@)
 
 define isa_rule
 $(B)/obj/%_$(1).o: %_isa.c $(B)/flags
 	@mkdir -p $$(@D)
-	$$(COMPILE) $$(ISA_FLAGS_$(1)) -DISA_NAME=$(1) -DISA_IS_$(1) -MMD -MP -c $$< -o $$@
+	$$(call run,cc,$$< ($(1)),\
+		$$(COMPILE) $$(ISA_FLAGS_$(1)) -DISA_NAME=$(1) -DISA_IS_$(1) -MMD -MP -c $$< -o $$@)
 endef
 $(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
 
 $(LIB): $(LIB_OBJ) $(B)/objects
 	@rm -f $@
-	$(AR) rcs $@ $(LIB_OBJ)
+	$(call run,ar,$@,$(AR) rcs $@ $(LIB_OBJ))
 
 LINK = $(CC) $(LDFLAGS) $(filter %.o %.a,$^) $(MORE_LIBS) $(LDLIBS) -o $@
 $(B)/bin/%: $(B)/obj/bench/%.o $(LIB)
 	@mkdir -p $(@D)
-	$(LINK)
+	$(call run,link,$@,$(LINK))
 
 $(B)/tests/%: $(B)/obj/tests/%.o $(B)/obj/tests/tap.o $(LIB)
 	@mkdir -p $(@D)
-	$(LINK)
+	$(call run,link,$@,$(LINK))
 
 $(SLOW_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(if $(MPFR_LIBS),-DHAVE_MPFR)
 $(SLOW_TESTS): MORE_LIBS := $(MPFR_LIBS)
@@ -163,7 +168,7 @@ $(PEERS): MORE_LIBS := $(OPENBLAS_LIBS)
 
 $(B)/cuda/%.o: %.cu Makefile
 	@mkdir -p $(@D)
-	$(NVCC_FOUND) $(NVCC_FLAGS) -MMD -MP -c $< -o $@
+	$(call run,nvcc,$<,$(NVCC_FOUND) $(NVCC_FLAGS) -MMD -MP -c $< -o $@)
 
 # ---- goals -------------------------------------------------------------------------------------------
 
@@ -248,6 +253,7 @@ help:
 # Variables
 #   BUILDDIR      where to build; build, or build-SANITIZE
 #   CC CFLAGS     C compiler and its optimisation flags; cc, -O3
+#   V             1: prints the commands
 #   WERROR        1: warnings are errors
 #   SANITIZE      address,undefined or thread
 #   CUDA MPI      0, 1 or auto: not, required, if found (no source uses MPI yet)

@@ -6,6 +6,8 @@
 #include "kernels/arith.h"
 #include "ops/vocab_order.h"
 
+#define REF_VOCAB_IGNORED (-100) /* the target of a token that takes no part */
+
 struct ref_vocab_problem {
     int ranks;             /* = shards */
     const int64_t *tokens; /* [ranks] */
@@ -30,9 +32,17 @@ struct ref_vocab_result {
 int ref_vocab(const struct ref_vocab_problem *problem, const struct vocab_order *order,
     struct ref_vocab_result *result, char *error, int size);
 
+/* The two halves of ref_vocab: max, log_z, loss, mean and valid; and dx, dw from the max and log_z
+ * that `result` holds (where dx or dw is NULL it is not formed). */
+int ref_vocab_forward(const struct ref_vocab_problem *problem, struct ref_vocab_result *result,
+    char *error, int size);
+int ref_vocab_gradients(const struct ref_vocab_problem *problem, const struct vocab_order *order,
+    struct ref_vocab_result *result, char *error, int size);
+
 /* Some rows only: loss, max, log_z and dX of the tokens listed (ascending global indices), written
  * compactly; and dW of the vocabulary rows listed, for which every token's max and log_z must be
- * given (they are taken from `all_max`, `all_log_z`, not recomputed). */
+ * given (they are taken from `all_max`, `all_log_z`, not recomputed). `valid` counts the whole
+ * problem; `mean` would need every token and is NaN. */
 struct ref_vocab_sample {
     int64_t tokens_count;
     const int64_t *tokens;
@@ -50,5 +60,5 @@ struct ref_vocab_f64 {
     double *dx, *dx_bound;     /* [tokens, H]; NULL = forward only */
     double *dw, *dw_bound;     /* [V, H] */
 };
-int ref_vocab_f64(const struct ref_vocab_problem *problem, struct ref_vocab_f64 *result,
-    char *error, int size);
+int ref_vocab_f64(
+    const struct ref_vocab_problem *problem, struct ref_vocab_f64 *result, char *error, int size);

@@ -107,15 +107,16 @@ bool check_bounded(enum dtype type, const void *got, const double *want, const d
 }
 
 /* "[3,17]" of a flat index. */
-static void print_coordinates(char *text, size_t size, int dims, const int64_t *shape, int64_t index)
+static void print_coordinates(
+    char *text, size_t size, int dims, const int64_t *shape, int64_t index)
 {
     int64_t inner = 1;
     for (int d = 1; d < dims; d++)
         inner *= shape[d];
     size_t length = 0;
     for (int d = 0; d < dims && length < size; d++) {
-        length += (size_t)snprintf(text + length, size - length, "%s%" PRId64, d ? "," : "[",
-            index / inner);
+        length += (size_t)snprintf(
+            text + length, size - length, "%s%" PRId64, d ? "," : "[", index / inner);
         index %= inner;
         if (d + 1 < dims)
             inner /= shape[d + 1];

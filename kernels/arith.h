@@ -99,20 +99,19 @@ ARITH float arith_exp(float value)
     double r = fma(k, -0x1.62e42fefa4000p-1, x);
     r = fma(k, 0x1.8432a1b0e2634p-43, r);
 
-    /* p: the best polynomial of degree 10 for (e^r - 1 - r) / r^2 on the interval, close to the
-     * series 1/2! + r/3! + ... + r^10/12!, added in pairs of powers to keep the dependency chain
-     * short. */
+    /* p: the polynomial of degree 9 that is best for (e^r - 1 - r) / r^2 on the interval, its
+     * relative error in e^r below 2^-57; near the series 1/2! + r/3! + ... + r^9/11!. Even and odd
+     * powers are two independent chains. */
     double r2 = r * r;
-    double r4 = r2 * r2;
-    double r8 = r4 * r4;
-    double p0 = fma(r, 0x1.5555555555557p-3, 0x1.0000000000000p-1);
-    double p2 = fma(r, 0x1.1111111110056p-7, 0x1.5555555555552p-5);
-    double p4 = fma(r, 0x1.a01a01ac1a73cp-13, 0x1.6c16c16c18931p-10);
-    double p6 = fma(r, 0x1.71de01b880457p-19, 0x1.a01a0197bcfecp-16);
-    double p8 = fma(r, 0x1.af4eb2bd1f364p-26, 0x1.27e500e0a279ep-22);
-    p8 = fma(r2, 0x1.1f32eabd20573p-29, p8);
-    double low = fma(r4, fma(r2, p6, p4), fma(r2, p2, p0));
-    double tail = fma(r2, fma(r8, p8, low), r);
+    double even = fma(r2, 0x1.28adef617bd24p-22, 0x1.a019996c8027fp-16);
+    double odd = fma(r2, 0x1.adb6f0f6be8a0p-26, 0x1.71df01035cec1p-19);
+    even = fma(r2, even, 0x1.6c16c18472b12p-10);
+    odd = fma(r2, odd, 0x1.a01a013b4ea64p-13);
+    even = fma(r2, even, 0x1.55555555506cap-5);
+    odd = fma(r2, odd, 0x1.11111111246f7p-7);
+    even = fma(r2, even, 0x1.000000000000ap-1);
+    odd = fma(r2, odd, 0x1.5555555555508p-3);
+    double tail = fma(r2, fma(r, odd, even), r);
 
     /* 2^k is exact and FP64 has room for every k here, so this fma is 2^k times the rounded sum
      * 1 + tail. The conversion is the one rounding to FP32, denormals included. */

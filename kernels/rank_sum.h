@@ -4,8 +4,8 @@
 #include "device/comm.h"
 #include "kernels/arith.h"
 
-/* out[i] = part 0 [i] + part 1 [i] + ... ascending, FP32, part p at parts + p*stride. `out` may be part
- * 0. count elements each; parts >= 1. */
+/* out[i] = part 0 [i] + part 1 [i] + ... ascending, FP32, part p at parts + p*stride. `out` may be
+ * part 0. count elements each; parts >= 1. */
 struct rank_sum_args {
     const float *parts;
     int64_t count, stride;

@@ -1,6 +1,7 @@
-/* Kernels over a strip of logits: `rows` tokens by `columns` vocabulary entries, FP32, row-major with
- * `ld` elements between rows (docs/ARITHMETIC.md, rules 6 and 7). A strip may be a whole shard's
- * columns or any run of them that begins on a multiple of VOCAB_SEGMENT from the shard's start.
+/* Kernels over a strip of logits: `rows` tokens by `columns` vocabulary entries, FP32, row-major
+ * with `ld` elements between rows (docs/ARITHMETIC.md, rules 6 and 7). A strip may be a whole
+ * shard's columns or any run of them that begins on a multiple of VOCAB_SEGMENT from the shard's
+ * start.
  *
  * Targets are global vocabulary indices; VOCAB_IGNORED marks a token without a target. */
 #pragma once
@@ -12,10 +13,10 @@
 #define VOCAB_SEGMENT 1024
 #define VOCAB_IGNORED (-100)
 
-/* Folds the strip's segments from the left into each row's state (max, sum), and picks up the target's
- * logit where the target lies in [first_column, first_column + columns). `fresh` starts from the empty
- * state (-inf, 0) instead of what the arrays hold; target_logit is only written, never read.
- * columns = 0 with fresh leaves the empty state. */
+/* Folds the strip's segments from the left into each row's state (max, sum), and picks up the
+ * target's logit where the target lies in [first_column, first_column + columns). `fresh` starts
+ * from the empty state (-inf, 0) instead of what the arrays hold; target_logit is only written,
+ * never read. columns = 0 with fresh leaves the empty state. */
 struct strip_fold_args {
     const float *logits;
     int64_t rows, columns, ld;
@@ -52,8 +53,8 @@ extern const struct kernel kernel_strip_log_softmax;
 void strip_log_softmax(struct stream *stream, const struct strip_log_softmax_args *args);
 
 /* The loss's gradient by the logits:
- *     p = exp(x), x = (logits - max) - log_z, or x = logits itself when max is NULL (log-softmax given)
- *     out = (p - [column = target]) * scale, rounded to BF16 (and kept as FP32) when round_bf16;
+ *     p = exp(x), x = (logits - max) - log_z, or x = logits itself when max is NULL (log-softmax
+ * given) out = (p - [column = target]) * scale, rounded to BF16 (and kept as FP32) when round_bf16;
  *     +0 in every column of an ignored token.
  * In place (out == logits, ld_out == ld) is ordinary. */
 struct strip_residual_args {

@@ -1,0 +1,82 @@
+/* The measuring loop. One message per repetition carries a rank's time and whether it has seen an
+ * interrupt; it travels outside the clock. */
+#include "bench/harness/measure.h"
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include "bench/harness/interrupt.h"
+
+struct report_of_rank {
+    double time_s;
+    int64_t interrupted;
+};
+
+static int run_once(const struct rank *rank, const struct measure_body *body, double *time_s)
+{
+    if (body->prepare && body->prepare(body->context))
+        return -1;
+    if (dev_sync(rank->dev) != DEV_OK || comm_barrier(rank->comm))
+        return -1;
+    double start_s = dev_clock_s(rank->dev);
+    if (body->body(body->context) || dev_sync(rank->dev) != DEV_OK)
+        return -1;
+    *time_s = dev_clock_s(rank->dev) - start_s;
+    return body->finish ? body->finish(body->context) : 0;
+}
+
+static void slowest_of(
+    const struct report_of_rank *all, int count, double *time_s, bool *interrupted)
+{
+    *time_s = all[0].time_s;
+    *interrupted = false;
+    for (int i = 0; i < count; i++) {
+        *time_s = all[i].time_s > *time_s ? all[i].time_s : *time_s;
+        *interrupted |= all[i].interrupted != 0;
+    }
+}
+
+static int repeat(const struct rank *rank, const struct measure_body *body, struct timing *slowest,
+    struct timing *own, struct report_of_rank *all)
+{
+    bool interrupted = false;
+    while (timing_more(slowest) && !(interrupted && slowest->count)) {
+        struct report_of_rank mine = {0, 0};
+        double time_s;
+        if (run_once(rank, body, &mine.time_s))
+            return -1;
+        mine.interrupted = interrupt_seen();
+        if (comm_host_all_gather(rank->comm, &mine, all, sizeof mine))
+            return -1;
+        slowest_of(all, rank->count, &time_s, &interrupted);
+        timing_add(slowest, time_s);
+        timing_add(own, mine.time_s);
+    }
+    return 0;
+}
+
+int measure_ranks(const struct rank *rank, const struct timing_protocol *protocol,
+    const struct measure_body *body, struct timing *slowest, double *own_median_s)
+{
+    struct timing own;
+    struct timing_summary summary;
+    struct report_of_rank *all = malloc((size_t)rank->count * sizeof *all);
+    int status = -1;
+    if (timing_init(slowest, protocol)) {
+        free(all);
+        return -1;
+    }
+    if (all && !timing_init(&own, protocol)) {
+        status = repeat(rank, body, slowest, &own, all);
+        if (!status) {
+            timing_summarise(own.samples_s, own.count, &summary);
+            *own_median_s = summary.median_s;
+        }
+        timing_free(&own);
+    }
+    if (status) {
+        timing_free(slowest);
+        memset(slowest, 0, sizeof *slowest);
+    }
+    free(all);
+    return status;
+}

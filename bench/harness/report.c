@@ -1,0 +1,456 @@
+/* The table that a person reads while the cases run, and the bookkeeping around it.
+ *
+ * All values of all options are known before the first case runs, so the width of every column is
+ * known too: a line can be printed, aligned, the moment its case ends. Options that no list varies
+ * and that are not part of a shape stand once, above the table. */
+#include "bench/harness/report.h"
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "bench/harness/interrupt.h"
+#include "bench/harness/units.h"
+#include "kernels/isa.h"
+#include "probe/host.h"
+#include "probe/record.h"
+
+/* A list of one count per rank is cut at this width in the table (the record has all of it). */
+#define CELL_MAX 24
+#define TEXT_MAX 64
+
+/* Where the baseline ran, and what it needed. */
+struct baseline {
+    int *position; /* options_position */
+    int64_t peak_bytes;
+};
+
+struct report {
+    const struct case_options *common;
+    struct options *options;
+    const struct program *program;
+    FILE *out;
+    json_t *run, *env;
+
+    int *widths; /* of each option's column; 0 = no column */
+    int impl_width;
+
+    struct baseline *baselines;
+    int baseline_count, baseline_capacity;
+
+    int64_t cases, started, failed_checks, failed_runs;
+    bool failed_check, failed_environment, progress, progress_shown;
+};
+
+/* ---- header
+ * -------------------------------------------------------------------------------------- */
+
+static void cell_text(const struct options *options, int index, char text[TEXT_MAX])
+{
+    options_text(options, index, text, TEXT_MAX);
+    if (strlen(text) > CELL_MAX)
+        strcpy(text + CELL_MAX - 3, "...");
+}
+
+static const char *heading(const struct option *option)
+{
+    return option->column ? option->column : option->name;
+}
+
+static bool is_column(const struct options *options, int index)
+{
+    const struct option *option = options_at(options, index);
+    return strcmp(option->name, "impl") && (option->column || options_varies(options, index));
+}
+
+static void measure_columns(struct report *report)
+{
+    char text[TEXT_MAX];
+    struct options *options = report->options;
+    report->impl_width = (int)strlen("implementation");
+    for (options_rewind(options); options_next(options);) {
+        const char *impl = report->program->impl_names[report->common->impl];
+        if ((int)strlen(impl) > report->impl_width)
+            report->impl_width = (int)strlen(impl);
+        for (int i = 0; i < options_count(options); i++) {
+            if (!is_column(options, i))
+                continue;
+            cell_text(options, i, text);
+            int width = (int)strlen(text);
+            /* A column that is empty in every case is left out. */
+            if (options_present(options, i) && !report->widths[i])
+                report->widths[i] = (int)strlen(heading(options_at(options, i)));
+            if (options_present(options, i) && width > report->widths[i])
+                report->widths[i] = width;
+        }
+    }
+    options_rewind(options);
+}
+
+/* "seed 1, threads 2": what holds in every case that takes it. */
+static void print_constants(struct report *report)
+{
+    char text[TEXT_MAX];
+    struct options *options = report->options;
+    int printed = 0;
+    for (int i = 0; i < options_count(options); i++) {
+        if (options_at(options, i)->role != OPTION_CONFIG || is_column(options, i))
+            continue;
+        for (options_rewind(options); options_next(options);) {
+            if (options_present(options, i)) {
+                cell_text(options, i, text);
+                fprintf(report->out, "%s%s %s", printed++ ? ", " : "", options_at(options, i)->name,
+                    text);
+                break;
+            }
+        }
+    }
+    options_rewind(options);
+    fprintf(report->out, "%s", printed ? "\n" : "");
+}
+
+static void print_header(struct report *report)
+{
+    FILE *out = report->out;
+    fprintf(out, "%s %s on %s, %s kernels, %lld case%s\n", report->program->name, host_version(),
+        case_device_name(report->common), isa_name(isa_selected()), (long long)report->cases,
+        report->cases == 1 ? "" : "s");
+    print_constants(report);
+    for (int i = 0; i < options_count(report->options); i++) {
+        if (report->widths[i])
+            fprintf(out, "%*s  ", report->widths[i], heading(options_at(report->options, i)));
+    }
+    fprintf(out, "%-*s  %9s  %20s  %13s  %9s  %9s  %6s  %6s  %s\n", report->impl_width,
+        "implementation", "time", "95 % of the median", "throughput", "peak", "increment", "saved",
+        "bound", "verdict");
+    fflush(out);
+}
+
+struct report *report_open(const struct case_options *common, struct options *options,
+    const struct program *program, int argc, char *const *argv)
+{
+    struct report *report = calloc(1, sizeof *report);
+    if (report) {
+        report->widths = calloc((size_t)options_count(options) + 1, sizeof *report->widths);
+        report->run = host_run(argc, argv);
+        report->env = host_environment(isa_name(isa_selected()));
+    }
+    if (!report || !report->widths || !report->run || !report->env) {
+        fprintf(stderr, "%s: memory is short for the report\n", program->name);
+        if (report)
+            report_close(report);
+        return NULL;
+    }
+    report->common = common;
+    report->options = options;
+    report->program = program;
+    report->out = program->out ? program->out : stdout;
+    report->cases = options_cases(options);
+    report->progress = isatty(STDERR_FILENO);
+    measure_columns(report);
+    if (common->csv)
+        report_csv_header(report->out, options);
+    else
+        print_header(report);
+    return report;
+}
+
+/* ---- progress
+ * ------------------------------------------------------------------------------------ */
+
+static void clear_progress(struct report *report)
+{
+    if (report->progress_shown)
+        fputs("\r\033[K", stderr);
+    report->progress_shown = false;
+}
+
+bool report_next(struct report *report)
+{
+    if (interrupt_seen() || !options_next(report->options))
+        return false;
+    report->started++;
+    return true;
+}
+
+void report_progress(struct report *report, const char *phase)
+{
+    if (!report->progress)
+        return;
+    fprintf(stderr, "\r\033[K[%lld/%lld] %s: %s", (long long)report->started,
+        (long long)report->cases, report->program->impl_names[report->common->impl], phase);
+    fflush(stderr);
+    report->progress_shown = true;
+}
+
+/* ---- saved against the baseline
+ * ------------------------------------------------------------------ */
+
+static int64_t peak_bytes(const struct case_result *result)
+{
+    int fullest = case_fullest_rank(result, WINDOW_PASS);
+    return fullest < 0 ? ABSENT : result->ranks[fullest].windows[WINDOW_PASS].peak.peak_bytes;
+}
+
+static int keep_baseline(struct report *report, int64_t bytes)
+{
+    if (report->baseline_count == report->baseline_capacity) {
+        int capacity = report->baseline_capacity ? 2 * report->baseline_capacity : 16;
+        struct baseline *grown =
+            realloc(report->baselines, (size_t)capacity * sizeof *report->baselines);
+        if (!grown)
+            return -1;
+        report->baselines = grown;
+        report->baseline_capacity = capacity;
+    }
+    struct baseline *kept = &report->baselines[report->baseline_count];
+    kept->position = malloc((size_t)options_count(report->options) * sizeof *kept->position);
+    if (!kept->position)
+        return -1;
+    options_position(report->options, kept->position);
+    kept->peak_bytes = bytes;
+    report->baseline_count++;
+    return 0;
+}
+
+/* Share of the baseline's peak that the current case does without; NaN when it did not run here. */
+static double saved_share(struct report *report, const struct case_result *result)
+{
+    int64_t peak = peak_bytes(result);
+    if (result->status != CASE_OK || peak == ABSENT)
+        return NAN;
+    if (report->common->impl == 0) {
+        if (keep_baseline(report, peak))
+            report_failure(report, EXIT_ENVIRONMENT, "memory is short to keep the baseline's peak");
+        return NAN;
+    }
+    for (int i = 0; i < report->baseline_count; i++) {
+        const struct baseline *baseline = &report->baselines[i];
+        if (options_same_shape(report->options, baseline->position) && baseline->peak_bytes > 0)
+            return 1 - (double)peak / (double)baseline->peak_bytes;
+    }
+    return NAN;
+}
+
+/* ---- a line
+ * -------------------------------------------------------------------------------------- */
+
+static void percent_text(double share, char *text, int size)
+{
+    if (isnan(share))
+        snprintf(text, (size_t)size, "-");
+    else
+        snprintf(text, (size_t)size, "%.1f%%", 100 * share);
+}
+
+static void bytes_text(int64_t bytes, char *text, int size)
+{
+    if (bytes == ABSENT)
+        snprintf(text, (size_t)size, "-");
+    else
+        units_bytes(bytes, text, size);
+}
+
+static void print_figures(struct report *report, const struct case_result *result, double saved)
+{
+    char time[TEXT_MAX] = "-", interval[TEXT_MAX] = "-", rate[TEXT_MAX] = "-";
+    char peak[TEXT_MAX], increment[TEXT_MAX], saving[TEXT_MAX], bound[TEXT_MAX];
+    const struct timing *timing = &result->time;
+    if (timing->count > 0 && case_verdict(result) != VERDICT_MISMATCH) {
+        struct timing_summary summary;
+        timing_summarise(timing->samples_s, timing->count, &summary);
+        units_seconds(summary.median_s, time, sizeof time);
+        units_seconds_range(summary.ci95_low_s, summary.ci95_high_s, interval, sizeof interval);
+        if (isfinite(result->work) && summary.median_s > 0) {
+            char unit[32];
+            snprintf(unit, sizeof unit, "%s/s", result->work_unit);
+            units_rate(result->work / summary.median_s, unit, rate, sizeof rate);
+        }
+    }
+    int fullest = case_fullest_rank(result, WINDOW_PASS);
+    bytes_text(peak_bytes(result), peak, sizeof peak);
+    bytes_text(fullest < 0 ? ABSENT : case_increment_bytes(result, fullest, WINDOW_PASS), increment,
+        sizeof increment);
+    percent_text(saved, saving, sizeof saving);
+    percent_text(case_bound_share(result), bound, sizeof bound);
+    fprintf(report->out, "%9s  %20s  %13s  %9s  %9s  %6s  %6s  ", time, interval, rate, peak,
+        increment, saving, bound);
+}
+
+/* "bitwise", "bitwise (sample:64)", "bitwise, dx dw in declared order" */
+static void print_verdict(FILE *out, const struct case_result *result)
+{
+    enum verdict verdict = case_verdict(result);
+    fputs(verdict == VERDICT_MISMATCH ? "MISMATCH" : verdict_name(verdict), out);
+    if (result->against[0] && strcmp(result->against, "reference") &&
+        strcmp(result->against, verdict_name(verdict)))
+        fprintf(out, " (%s)", result->against);
+    int declared = 0;
+    for (int i = 0; i < result->tensor_count; i++) {
+        if (result->tensors[i].declared_order)
+            fprintf(out, "%s%s", declared++ ? " " : ", ", result->tensors[i].name);
+    }
+    if (declared)
+        fputs(" in declared order", out);
+}
+
+static void print_faults(FILE *out, const struct case_result *result, const char *memory_fault)
+{
+    if (result->status != CASE_OK)
+        fprintf(out, "    %s\n", result->reason);
+    for (int i = 0; i < result->tensor_count; i++) {
+        if (result->tensors[i].verdict == VERDICT_MISMATCH)
+            fprintf(out, "    %s\n", result->tensors[i].fault);
+    }
+    if (*memory_fault)
+        fprintf(out, "    memory: %s\n", memory_fault);
+}
+
+static void print_line(struct report *report, const struct case_result *result, double saved)
+{
+    static const char *const words[] = {"", "OUT OF MEMORY", "ERROR", "skipped"};
+    char text[TEXT_MAX], memory_fault[CASE_FAULT_MAX] = "";
+    FILE *out = report->out;
+    for (int i = 0; i < options_count(report->options); i++) {
+        if (!report->widths[i])
+            continue;
+        cell_text(report->options, i, text);
+        fprintf(out, "%*s  ", report->widths[i], text);
+    }
+    fprintf(out, "%-*s  ", report->impl_width, report->program->impl_names[report->common->impl]);
+    if (result->status == CASE_OK) {
+        print_figures(report, result, saved);
+        print_verdict(out, result);
+        if (case_memory_fault(result, memory_fault, sizeof memory_fault))
+            fputs(", MEMORY FAULT", out);
+        if (result->time.count > 0 && case_oversubscribed(report->common))
+            fputs(", more threads than cores", out);
+    } else {
+        fprintf(out, "%9s  %20s  %13s  %9s  %9s  %6s  %6s  %s", "-", "-", "-", "-", "-", "-", "-",
+            words[result->status]);
+    }
+    fputc('\n', out);
+    print_faults(out, result, memory_fault);
+}
+
+/* ---- a case
+ * -------------------------------------------------------------------------------------- */
+
+int report_exit_status(const struct case_options *common, const struct case_result *result)
+{
+    char fault[CASE_FAULT_MAX];
+    switch (result->status) {
+    case CASE_OK:
+        if (case_verdict(result) == VERDICT_MISMATCH ||
+            case_memory_fault(result, fault, sizeof fault))
+            return EXIT_FAILED_CHECK;
+        return EXIT_OK;
+    case CASE_OOM:
+        return case_records_oom(common) ? EXIT_OK : EXIT_ENVIRONMENT;
+    case CASE_ERROR:
+        return EXIT_ENVIRONMENT;
+    default:
+        return EXIT_OK;
+    }
+}
+
+static void append_record(
+    struct report *report, const char *impl, const struct case_result *result, double saved)
+{
+    char error[256];
+    json_t *record =
+        report_record(report->common, report->options, report->program->name, impl, result, saved);
+    if (!record) {
+        report_failure(report, EXIT_ENVIRONMENT, "memory is short for the record");
+        return;
+    }
+    json_t *run = json_object_get(record, "run");
+    if (run)
+        json_object_update(run, report->run);
+    else
+        rec_json(record, "run", json_deep_copy(report->run));
+    rec_json(record, "env", json_deep_copy(report->env));
+    if (rec_append(report->common->json, record, error, sizeof error))
+        report_failure(report, EXIT_ENVIRONMENT, "%s", error);
+    json_decref(record);
+}
+
+void report_case(struct report *report, const struct case_result *result)
+{
+    const char *impl = report->program->impl_names[report->common->impl];
+    double saved = saved_share(report, result);
+    int status = report_exit_status(report->common, result);
+    clear_progress(report);
+    if (report->common->csv)
+        report_csv_case(report->out, report->options, report->program->name, impl,
+            case_device_name(report->common), result, saved);
+    else
+        print_line(report, result, saved);
+    fflush(report->out);
+    if (report->common->csv && status != EXIT_OK) {
+        char fault[CASE_FAULT_MAX] = "";
+        case_memory_fault(result, fault, sizeof fault);
+        print_faults(stderr, result, fault);
+    }
+    if (report->common->json)
+        append_record(report, impl, result, saved);
+    report->failed_check |= status == EXIT_FAILED_CHECK;
+    report->failed_environment |= status == EXIT_ENVIRONMENT;
+    report->failed_checks += status == EXIT_FAILED_CHECK;
+    report->failed_runs += status == EXIT_ENVIRONMENT;
+}
+
+void report_failure(struct report *report, int exit_status, const char *format, ...)
+{
+    va_list args;
+    clear_progress(report);
+    fprintf(stderr, "%s: ", report->program->name);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    report->failed_check |= exit_status == EXIT_FAILED_CHECK;
+    report->failed_environment |= exit_status != EXIT_FAILED_CHECK;
+}
+
+/* ---- the end
+ * ------------------------------------------------------------------------------------- */
+
+static int close_status(const struct report *report)
+{
+    if (interrupt_seen())
+        return EXIT_INTERRUPTED;
+    if (report->failed_check)
+        return EXIT_FAILED_CHECK;
+    return report->failed_environment ? EXIT_ENVIRONMENT : EXIT_OK;
+}
+
+static void print_ending(struct report *report)
+{
+    clear_progress(report);
+    if (fflush(report->out) || ferror(report->out))
+        report_failure(report, EXIT_ENVIRONMENT, "writing the table: %s", strerror(errno));
+    if (interrupt_seen())
+        fprintf(stderr, "%s: interrupted, %lld of %lld cases are done\n", report->program->name,
+            (long long)report->started, (long long)report->cases);
+    if (report->failed_checks || report->failed_runs)
+        fprintf(stderr, "%s: of %lld cases %lld failed a check and %lld could not run\n",
+            report->program->name, (long long)report->started, (long long)report->failed_checks,
+            (long long)report->failed_runs);
+}
+
+int report_close(struct report *report)
+{
+    if (report->out)
+        print_ending(report);
+    int status = close_status(report);
+    for (int i = 0; i < report->baseline_count; i++)
+        free(report->baselines[i].position);
+    free(report->baselines);
+    free(report->widths);
+    json_decref(report->run);
+    json_decref(report->env);
+    free(report);
+    return status;
+}

@@ -1,0 +1,123 @@
+/* One CSV line per case. Columns: what was run (every option that defines a case), then what it
+ * gave. A field that does not apply is empty. */
+#include <math.h>
+#include <string.h>
+#include "bench/harness/report.h"
+
+/* Holds one count per rank of 1024 ranks. */
+#define CSV_FIELD_MAX 24576
+
+static const char *const figure_columns =
+    "status,reason,verdict,against,samples,median_s,q1_s,q3_s,ci95_low_s,ci95_high_s,"
+    "throughput,throughput_unit,tracked_peak_bytes,resident_bytes,increment_bytes,expected_bytes,"
+    "bound_bytes,bound_share,saved_against_baseline,host_pinned_peak_bytes,rss_peak_bytes,"
+    "logical_bytes,wire_bytes,messages";
+
+/* Quotes a field that needs it. */
+static void put_text(FILE *out, const char *text)
+{
+    if (!text[strcspn(text, ",\"\r\n")]) {
+        fprintf(out, ",%s", text);
+        return;
+    }
+    fputs(",\"", out);
+    for (; *text; text++) {
+        if (*text == '"')
+            fputc('"', out);
+        fputc(*text, out);
+    }
+    fputc('"', out);
+}
+
+static void put_int(FILE *out, int64_t value)
+{
+    if (value == ABSENT)
+        fputc(',', out);
+    else
+        fprintf(out, ",%lld", (long long)value);
+}
+
+static void put_real(FILE *out, double value)
+{
+    if (isfinite(value))
+        fprintf(out, ",%.9g", value);
+    else
+        fputc(',', out);
+}
+
+void report_csv_header(FILE *out, const struct options *options)
+{
+    fputs("op,impl,device", out);
+    for (int i = 0; i < options_count(options); i++) {
+        const struct option *option = options_at(options, i);
+        if (option->role == OPTION_CONFIG)
+            put_text(out, option->name);
+    }
+    fprintf(out, ",%s\n", figure_columns);
+}
+
+static void put_time(FILE *out, const struct case_result *result)
+{
+    const struct timing *time = &result->time;
+    struct timing_summary summary = {NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    char unit[64] = "";
+    double rate = NAN;
+    bool timed = time->count > 0 && case_verdict(result) != VERDICT_MISMATCH;
+    if (timed) {
+        timing_summarise(time->samples_s, time->count, &summary);
+        if (isfinite(result->work) && summary.median_s > 0) {
+            rate = result->work / summary.median_s;
+            snprintf(unit, sizeof unit, "%s/s", result->work_unit);
+        }
+    }
+    put_int(out, timed ? time->count : ABSENT);
+    put_real(out, summary.median_s);
+    put_real(out, summary.q1_s);
+    put_real(out, summary.q3_s);
+    put_real(out, summary.ci95_low_s);
+    put_real(out, summary.ci95_high_s);
+    put_real(out, rate);
+    put_text(out, unit);
+}
+
+static void put_memory(FILE *out, const struct case_result *result, double saved)
+{
+    int fullest = case_fullest_rank(result, WINDOW_PASS);
+    const struct case_rank *rank = fullest < 0 ? NULL : &result->ranks[fullest];
+    const struct case_window *window = rank ? &rank->windows[WINDOW_PASS] : NULL;
+    put_int(out, rank ? window->peak.peak_bytes : ABSENT);
+    put_int(out, rank ? rank->resident_bytes : ABSENT);
+    put_int(out, rank ? case_increment_bytes(result, fullest, WINDOW_PASS) : ABSENT);
+    put_int(out, rank ? window->expected_bytes : ABSENT);
+    put_int(out, rank ? window->bound_bytes : ABSENT);
+    put_real(out, case_bound_share(result));
+    put_real(out, saved);
+    put_int(out, rank ? rank->host_pinned_peak_bytes : ABSENT);
+    put_int(out, result->rss_peak_bytes);
+}
+
+void report_csv_case(FILE *out, const struct options *options, const char *op, const char *impl,
+    const char *device, const struct case_result *result, double saved)
+{
+    char text[CSV_FIELD_MAX];
+    bool ok = result->status == CASE_OK;
+    fputs(op, out);
+    put_text(out, impl);
+    put_text(out, device);
+    for (int i = 0; i < options_count(options); i++) {
+        if (options_at(options, i)->role != OPTION_CONFIG)
+            continue;
+        options_text(options, i, text, sizeof text);
+        put_text(out, options_present(options, i) ? text : "");
+    }
+    put_text(out, case_status_name(result->status));
+    put_text(out, result->reason);
+    put_text(out, ok ? verdict_name(case_verdict(result)) : "");
+    put_text(out, ok ? result->against : "");
+    put_time(out, result);
+    put_memory(out, result, saved);
+    put_int(out, result->has_traffic ? result->traffic.logical_bytes : ABSENT);
+    put_int(out, result->has_traffic ? result->traffic.wire_bytes : ABSENT);
+    put_int(out, result->has_traffic ? result->traffic.messages : ABSENT);
+    fputc('\n', out);
+}

@@ -88,7 +88,7 @@ enum units_status units_parse_count(const char *text, int length, int64_t *value
     if (number.too_large)
         return UNITS_TOO_LARGE;
     uint64_t magnitude = number.digits;
-    if (magnitude >> (64 - number.shift) && number.shift)
+    if (number.shift && magnitude >> (64 - number.shift))
         return UNITS_TOO_LARGE;
     magnitude <<= number.shift;
     for (; number.exponent > 0 && magnitude; number.exponent--) {

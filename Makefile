@@ -156,7 +156,14 @@ $(B)/bin/%: $(B)/obj/bench/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(call run,link,$@,$(LINK))
 
-$(B)/tests/%: $(B)/obj/tests/%.o $(B)/obj/tests/tap.o $(LIB)
+# What tests share: TAP, and tests/*_case.c, which run one case of a family.
+SUPPORT := $(B)/tests/support.a
+$(SUPPORT): $(patsubst %.c,$(B)/obj/%.o,tests/tap.c $(wildcard tests/*_case.c))
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(call run,ar,$@,$(AR) rcs $@ $^)
+
+$(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT) $(LIB)
 	@mkdir -p $(@D)
 	$(call run,link,$@,$(LINK))
 

@@ -1,15 +1,15 @@
 /* chunked-tokens: the fused-linear kind. Every rank holds the full weight; its tokens are taken in
  * chunks, so that only one chunk's logits are alive.
  *
- * Like its model it forms the gradients in forward, where the chunk's logits are at hand (the loss is
- * a mean, so the incoming gradient is known): backward only sums the weight gradient over ranks.
+ * Like its model it forms the gradients in forward, where the chunk's logits are at hand (the loss
+ * is a mean, so the incoming gradient is known): backward only sums the weight gradient over ranks.
  *
- *   forward    per chunk: logits -> states per shard -> loss [-> residual in place -> dX rows, dW +=]
- *   backward   sum of dW over ranks
+ *   forward    per chunk: logits -> states per shard -> loss [-> residual in place -> dX rows, dW
+ * +=] backward   sum of dW over ranks
  *
  * Default chunk: with n = ceil(V / H), the power of two at or above ceil(N / n), at most N.
- * Bound: one chunk's logits + dX + a full dW; it does not shrink with P. Order: as materialized, since
- * a chunk continues the previous chunk's chain. Cost: three products of N V H. */
+ * Bound: one chunk's logits + dX + a full dW; it does not shrink with P. Order: as materialized,
+ * since a chunk continues the previous chunk's chain. Cost: three products of N V H. */
 #include "ops/vocab.h"
 #include <stdlib.h>
 #include "kernels/gemm.h"
@@ -32,8 +32,8 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static int64_t chunk_tokens(const struct vocab_shape *shape, const struct vocab_options *options,
-    int rank)
+static int64_t chunk_tokens(
+    const struct vocab_shape *shape, const struct vocab_options *options, int rank)
 {
     int64_t tokens = shape->tokens[rank];
     if (options->chunk > 0)
@@ -77,48 +77,88 @@ static void chunk_loss(struct vocab *v, const struct workspace *w, int64_t first
 {
     struct stream *main = dev_main_stream(v->dev);
     int64_t hidden = v->shape.hidden, vocab = v->shape.vocab;
-    gemm(main,
-        &(struct gemm_args){.layout = GEMM_NT, .init = GEMM_FRESH, .a_type = v->shape.dtype,
-            .b_type = v->shape.dtype, .m = tokens, .n = vocab, .k = hidden,
-            .a = row(v, v->x, first), .lda = hidden, .b = v->w, .ldb = hidden, .c = w->logits,
-            .ldc = vocab});
+    gemm(main, &(struct gemm_args){.layout = GEMM_NT,
+                   .init = GEMM_FRESH,
+                   .a_type = v->shape.dtype,
+                   .b_type = v->shape.dtype,
+                   .m = tokens,
+                   .n = vocab,
+                   .k = hidden,
+                   .a = row(v, v->x, first),
+                   .lda = hidden,
+                   .b = v->w,
+                   .ldb = hidden,
+                   .c = w->logits,
+                   .ldc = vocab});
     for (int s = 0; s < v->shape.ranks; s++) {
         int64_t column = vocab_shard_first(vocab, v->shape.ranks, s);
-        strip_fold(main,
-            &(struct strip_fold_args){.logits = w->logits + column, .rows = tokens,
-                .columns = vocab_shard_rows(vocab, v->shape.ranks, s), .ld = vocab,
-                .first_column = column, .targets = v->targets + first,
-                .max = w->max + s * tokens, .sum = w->sum + s * tokens,
-                .target_logit = w->target_logit, .fresh = true});
+        strip_fold(main, &(struct strip_fold_args){.logits = w->logits + column,
+                             .rows = tokens,
+                             .columns = vocab_shard_rows(vocab, v->shape.ranks, s),
+                             .ld = vocab,
+                             .first_column = column,
+                             .targets = v->targets + first,
+                             .max = w->max + s * tokens,
+                             .sum = w->sum + s * tokens,
+                             .target_logit = w->target_logit,
+                             .fresh = true});
     }
-    strip_finish(main,
-        &(struct strip_finish_args){.shard_max = w->max, .shard_sum = w->sum,
-            .shards = v->shape.ranks, .stride = tokens, .rows = tokens,
-            .targets = v->targets + first, .target_logit = w->target_logit,
-            .max = v->max + first, .log_z = v->log_z + first, .loss = v->loss + first});
+    strip_finish(main, &(struct strip_finish_args){.shard_max = w->max,
+                           .shard_sum = w->sum,
+                           .shards = v->shape.ranks,
+                           .stride = tokens,
+                           .rows = tokens,
+                           .targets = v->targets + first,
+                           .target_logit = w->target_logit,
+                           .max = v->max + first,
+                           .log_z = v->log_z + first,
+                           .loss = v->loss + first});
 }
 
-static void chunk_gradients(struct vocab *v, const struct workspace *w, float *dw, int64_t first,
-    int64_t tokens)
+static void chunk_gradients(
+    struct vocab *v, const struct workspace *w, float *dw, int64_t first, int64_t tokens)
 {
     struct stream *main = dev_main_stream(v->dev);
     int64_t hidden = v->shape.hidden, vocab = v->shape.vocab;
     bool bf16 = v->shape.dtype == DTYPE_BF16;
     float *dx = bf16 ? w->dx : (float *)v->dx + first * hidden;
-    strip_residual(main,
-        &(struct strip_residual_args){.logits = w->logits, .rows = tokens, .columns = vocab,
-            .ld = vocab, .targets = v->targets + first, .max = v->max + first,
-            .log_z = v->log_z + first, .scale = vocab_scale(v->valid), .round_bf16 = bf16,
-            .out = w->logits, .ld_out = vocab});
-    gemm(main,
-        &(struct gemm_args){.layout = GEMM_NN, .init = GEMM_FRESH, .a_type = DTYPE_F32,
-            .b_type = v->shape.dtype, .m = tokens, .n = hidden, .k = vocab, .a = w->logits,
-            .lda = vocab, .b = v->w, .ldb = hidden, .c = dx, .ldc = hidden});
-    gemm(main,
-        &(struct gemm_args){.layout = GEMM_TN, .init = first ? GEMM_CHAIN : GEMM_FRESH,
-            .a_type = DTYPE_F32, .b_type = v->shape.dtype, .m = vocab, .n = hidden, .k = tokens,
-            .a = w->logits, .lda = vocab, .b = row(v, v->x, first), .ldb = hidden, .c = dw,
-            .ldc = hidden});
+    strip_residual(main, &(struct strip_residual_args){.logits = w->logits,
+                             .rows = tokens,
+                             .columns = vocab,
+                             .ld = vocab,
+                             .targets = v->targets + first,
+                             .max = v->max + first,
+                             .log_z = v->log_z + first,
+                             .scale = vocab_scale(v->valid),
+                             .round_bf16 = bf16,
+                             .out = w->logits,
+                             .ld_out = vocab});
+    gemm(main, &(struct gemm_args){.layout = GEMM_NN,
+                   .init = GEMM_FRESH,
+                   .a_type = DTYPE_F32,
+                   .b_type = v->shape.dtype,
+                   .m = tokens,
+                   .n = hidden,
+                   .k = vocab,
+                   .a = w->logits,
+                   .lda = vocab,
+                   .b = v->w,
+                   .ldb = hidden,
+                   .c = dx,
+                   .ldc = hidden});
+    gemm(main, &(struct gemm_args){.layout = GEMM_TN,
+                   .init = first ? GEMM_CHAIN : GEMM_FRESH,
+                   .a_type = DTYPE_F32,
+                   .b_type = v->shape.dtype,
+                   .m = vocab,
+                   .n = hidden,
+                   .k = tokens,
+                   .a = w->logits,
+                   .lda = vocab,
+                   .b = row(v, v->x, first),
+                   .ldb = hidden,
+                   .c = dw,
+                   .ldc = hidden});
     if (bf16)
         round_bf16(main, (uint16_t *)(void *)row(v, v->dx, first), dx, tokens * hidden);
 }
@@ -183,8 +223,8 @@ static int64_t expected_bytes(const struct vocab_shape *shape, const struct voca
     int64_t dx = backward_too ? tokens * hidden * dtype_bytes(shape->dtype) : 0;
     int64_t full = backward_too ? 4 * shape->vocab * hidden : 0;
     int64_t scattered = backward_too && ranks > 1
-        ? 4 * vocab_shard_rows(shape->vocab, shape->ranks, rank) * hidden
-        : 0;
+                            ? 4 * vocab_shard_rows(shape->vocab, shape->ranks, rank) * hidden
+                            : 0;
     int64_t scratch = ranks * scattered;
     switch (live_set) {
     case LIVE_LOGITS:
@@ -210,8 +250,8 @@ static int64_t bound_bytes(const struct vocab_shape *shape, const struct vocab_o
     return most;
 }
 
-static void order(const struct vocab_shape *shape, const struct vocab_options *options,
-    struct vocab_order *out)
+static void order(
+    const struct vocab_shape *shape, const struct vocab_options *options, struct vocab_order *out)
 {
     vocab_materialized.order(shape, options, out);
 }

@@ -1,14 +1,14 @@
 /* materialized: every rank holds the full weight and forms its tokens' whole logits.
  *
- * What it is: the plain cross-entropy of an eager framework. Logits, log-softmax and the gradient by
- * the logits are three N x V tensors, all alive when backward begins; the weight gradient of each
- * rank's tokens is then summed over ranks.
+ * What it is: the plain cross-entropy of an eager framework. Logits, log-softmax and the gradient
+ * by the logits are three N x V tensors, all alive when backward begins; the weight gradient of
+ * each rank's tokens is then summed over ranks.
  *
- *   forward    logits = X W^T -> states per shard -> loss;  log-softmax        keeps logits, log-softmax
- *   backward   d logits -> frees the first two -> dX = d W, dW = d^T X -> sum over ranks
+ *   forward    logits = X W^T -> states per shard -> loss;  log-softmax        keeps logits,
+ * log-softmax backward   d logits -> frees the first two -> dX = d W, dW = d^T X -> sum over ranks
  *
- * Bound: none; 3 N V values over resident. Order: dX one chain over the vocabulary (default); dW one
- * chain per rank's tokens, added in rank order. Cost: three products of N V H. */
+ * Bound: none; 3 N V values over resident. Order: dX one chain over the vocabulary (default); dW
+ * one chain per rank's tokens, added in rank order. Cost: three products of N V H. */
 #include "ops/vocab.h"
 #include <stdlib.h>
 #include "kernels/gemm.h"
@@ -43,16 +43,27 @@ static void form_loss(struct vocab *v, const float *logits)
     float *target_logit = dev_alloc(v->dev, row_bytes, LIVE_WORKSPACE, "target logits");
     for (int s = 0; s < ranks; s++) {
         int64_t first = vocab_shard_first(vocab, ranks, s);
-        strip_fold(main,
-            &(struct strip_fold_args){.logits = logits + first, .rows = tokens,
-                .columns = vocab_shard_rows(vocab, ranks, s), .ld = vocab, .first_column = first,
-                .targets = v->targets, .max = max + s * tokens, .sum = sum + s * tokens,
-                .target_logit = target_logit, .fresh = true});
+        strip_fold(main, &(struct strip_fold_args){.logits = logits + first,
+                             .rows = tokens,
+                             .columns = vocab_shard_rows(vocab, ranks, s),
+                             .ld = vocab,
+                             .first_column = first,
+                             .targets = v->targets,
+                             .max = max + s * tokens,
+                             .sum = sum + s * tokens,
+                             .target_logit = target_logit,
+                             .fresh = true});
     }
-    strip_finish(main,
-        &(struct strip_finish_args){.shard_max = max, .shard_sum = sum, .shards = ranks,
-            .stride = tokens, .rows = tokens, .targets = v->targets, .target_logit = target_logit,
-            .max = v->max, .log_z = v->log_z, .loss = v->loss});
+    strip_finish(main, &(struct strip_finish_args){.shard_max = max,
+                           .shard_sum = sum,
+                           .shards = ranks,
+                           .stride = tokens,
+                           .rows = tokens,
+                           .targets = v->targets,
+                           .target_logit = target_logit,
+                           .max = v->max,
+                           .log_z = v->log_z,
+                           .loss = v->loss});
     dev_free(v->dev, max);
     dev_free(v->dev, sum);
     dev_free(v->dev, target_logit);
@@ -70,16 +81,29 @@ static enum dev_status forward(struct vocab *v)
     }
     vocab_alloc_token_outputs(v);
     m->logits = dev_alloc(v->dev, logits_bytes, LIVE_LOGITS, "logits");
-    gemm(main,
-        &(struct gemm_args){.layout = GEMM_NT, .init = GEMM_FRESH, .a_type = v->shape.dtype,
-            .b_type = v->shape.dtype, .m = tokens, .n = vocab, .k = hidden, .a = v->x,
-            .lda = hidden, .b = v->w, .ldb = hidden, .c = m->logits, .ldc = vocab});
+    gemm(main, &(struct gemm_args){.layout = GEMM_NT,
+                   .init = GEMM_FRESH,
+                   .a_type = v->shape.dtype,
+                   .b_type = v->shape.dtype,
+                   .m = tokens,
+                   .n = vocab,
+                   .k = hidden,
+                   .a = v->x,
+                   .lda = hidden,
+                   .b = v->w,
+                   .ldb = hidden,
+                   .c = m->logits,
+                   .ldc = vocab});
     form_loss(v, m->logits);
     m->log_softmax = dev_alloc(v->dev, logits_bytes, LIVE_LOGITS, "log-softmax");
-    strip_log_softmax(main,
-        &(struct strip_log_softmax_args){.logits = m->logits, .rows = tokens, .columns = vocab,
-            .ld = vocab, .max = v->max, .log_z = v->log_z, .out = m->log_softmax,
-            .ld_out = vocab});
+    strip_log_softmax(main, &(struct strip_log_softmax_args){.logits = m->logits,
+                                .rows = tokens,
+                                .columns = vocab,
+                                .ld = vocab,
+                                .max = v->max,
+                                .log_z = v->log_z,
+                                .out = m->log_softmax,
+                                .ld_out = vocab});
     if (!v->with_backward)
         release(v);
     return dev_status(v->dev);
@@ -90,12 +114,21 @@ static void input_gradient(struct vocab *v, const float *residual)
 {
     struct stream *main = dev_main_stream(v->dev);
     int64_t tokens = v->shape.tokens[v->rank], hidden = v->shape.hidden, vocab = v->shape.vocab;
-    float *sum = dev_alloc(
-        v->dev, tokens * hidden * (int64_t)sizeof(float), LIVE_OUTPUT, "input gradient");
-    gemm(main,
-        &(struct gemm_args){.layout = GEMM_NN, .init = GEMM_FRESH, .a_type = DTYPE_F32,
-            .b_type = v->shape.dtype, .m = tokens, .n = hidden, .k = vocab, .a = residual,
-            .lda = vocab, .b = v->w, .ldb = hidden, .c = sum, .ldc = hidden});
+    float *sum =
+        dev_alloc(v->dev, tokens * hidden * (int64_t)sizeof(float), LIVE_OUTPUT, "input gradient");
+    gemm(main, &(struct gemm_args){.layout = GEMM_NN,
+                   .init = GEMM_FRESH,
+                   .a_type = DTYPE_F32,
+                   .b_type = v->shape.dtype,
+                   .m = tokens,
+                   .n = hidden,
+                   .k = vocab,
+                   .a = residual,
+                   .lda = vocab,
+                   .b = v->w,
+                   .ldb = hidden,
+                   .c = sum,
+                   .ldc = hidden});
     v->dx = vocab_store_input_gradient(v, sum);
 }
 
@@ -105,10 +138,19 @@ static float *weight_gradient(struct vocab *v, const float *residual)
     int64_t tokens = v->shape.tokens[v->rank], hidden = v->shape.hidden, vocab = v->shape.vocab;
     float *dw = dev_alloc(
         v->dev, vocab * hidden * (int64_t)sizeof(float), LIVE_GRADIENTS, "full weight gradient");
-    gemm(dev_main_stream(v->dev),
-        &(struct gemm_args){.layout = GEMM_TN, .init = GEMM_FRESH, .a_type = DTYPE_F32,
-            .b_type = v->shape.dtype, .m = vocab, .n = hidden, .k = tokens, .a = residual,
-            .lda = vocab, .b = v->x, .ldb = hidden, .c = dw, .ldc = hidden});
+    gemm(dev_main_stream(v->dev), &(struct gemm_args){.layout = GEMM_TN,
+                                      .init = GEMM_FRESH,
+                                      .a_type = DTYPE_F32,
+                                      .b_type = v->shape.dtype,
+                                      .m = vocab,
+                                      .n = hidden,
+                                      .k = tokens,
+                                      .a = residual,
+                                      .lda = vocab,
+                                      .b = v->x,
+                                      .ldb = hidden,
+                                      .c = dw,
+                                      .ldc = hidden});
     return dw;
 }
 
@@ -119,10 +161,15 @@ static enum dev_status backward(struct vocab *v)
     struct materialized *m = v->state;
     float *residual = dev_alloc(
         v->dev, tokens * vocab * (int64_t)sizeof(float), LIVE_LOGITS, "gradient by the logits");
-    strip_residual(main,
-        &(struct strip_residual_args){.logits = m->log_softmax, .rows = tokens, .columns = vocab,
-            .ld = vocab, .targets = v->targets, .scale = vocab_scale(v->valid),
-            .round_bf16 = v->shape.dtype == DTYPE_BF16, .out = residual, .ld_out = vocab});
+    strip_residual(main, &(struct strip_residual_args){.logits = m->log_softmax,
+                             .rows = tokens,
+                             .columns = vocab,
+                             .ld = vocab,
+                             .targets = v->targets,
+                             .scale = vocab_scale(v->valid),
+                             .round_bf16 = v->shape.dtype == DTYPE_BF16,
+                             .out = residual,
+                             .ld_out = vocab});
     release(v);
     input_gradient(v, residual);
     float *dw = weight_gradient(v, residual);
@@ -157,11 +204,11 @@ static int64_t expected_bytes(const struct vocab_shape *shape, const struct voca
     int64_t forward_output = vectors, forward_logits = 2 * logits;
     int64_t forward_all = vectors + max64(logits + states, 2 * logits);
     if (!backward_too)
-        return live_set < 0 ? forward_all
-            : live_set == LIVE_OUTPUT    ? forward_output
-            : live_set == LIVE_LOGITS    ? forward_logits
-            : live_set == LIVE_WORKSPACE ? states
-                                         : 0;
+        return live_set < 0                 ? forward_all
+               : live_set == LIVE_OUTPUT    ? forward_output
+               : live_set == LIVE_LOGITS    ? forward_logits
+               : live_set == LIVE_WORKSPACE ? states
+                                            : 0;
     switch (live_set) {
     case LIVE_LOGITS:
         return 3 * logits;
@@ -180,8 +227,8 @@ static int64_t expected_bytes(const struct vocab_shape *shape, const struct voca
     return max64(all, vectors + dx + full + scattered + scratch);
 }
 
-static void order(const struct vocab_shape *shape, const struct vocab_options *options,
-    struct vocab_order *out)
+static void order(
+    const struct vocab_shape *shape, const struct vocab_options *options, struct vocab_order *out)
 {
     (void)shape;
     (void)options;

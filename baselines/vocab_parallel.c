@@ -1,16 +1,17 @@
-/* vocab-parallel: Megatron's. The group's batches are gathered, so that every rank has the same rows;
- * each forms their logits against its own shard, and three quantities are reduced over ranks.
+/* vocab-parallel: Megatron's. The group's batches are gathered, so that every rank has the same
+ * rows; each forms their logits against its own shard, and three quantities are reduced over ranks.
  *
  *   forward    gather X, targets -> logits [sum N, V/P] -> state and target logit of the shard
  *              -> each token's states home (three reductions), loss -> max and log z to all
  *   backward   residual in place -> dW = r^T X, partial dX = r W -> sum of dX over ranks
  *
- * The reductions are done in shard order by each token's own rank (a reduce-scatter), whose result is
- * then gathered: the bits of an all-reduce in rank order. The strip is kept from forward to backward.
+ * The reductions are done in shard order by each token's own rank (a reduce-scatter), whose result
+ * is then gathered: the bits of an all-reduce in rank order. The strip is kept from forward to
+ * backward.
  *
- * Bound: (sum N)(4 V/P + (b + 4) H ...): 1/P of the vocabulary, but P times the tokens. Order: dX one
- * chain per shard, added in shard order; dW one chain over all tokens (default). Cost: three products
- * of (sum N)(V/P) H. */
+ * Bound: (sum N)(4 V/P + (b + 4) H ...): 1/P of the vocabulary, but P times the tokens. Order: dX
+ * one chain per shard, added in shard order; dW one chain over all tokens (default). Cost: three
+ * products of (sum N)(V/P) H. */
 #include "ops/vocab.h"
 #include <stdlib.h>
 #include "kernels/gemm.h"
@@ -18,9 +19,9 @@
 #include "kernels/strip.h"
 
 struct parallel {
-    void *x;          /* [sum N, H] */
-    int64_t *targets; /* [sum N] */
-    float *strip;     /* [sum N, V_r] */
+    void *x;            /* [sum N, H] */
+    int64_t *targets;   /* [sum N] */
+    float *strip;       /* [sum N, V_r] */
     float *max, *log_z; /* [sum N] */
 };
 
@@ -63,10 +64,19 @@ static void form_strip(struct vocab *v, struct parallel *p, int64_t total)
     p->strip = dev_alloc(v->dev, total * rows * 4, LIVE_LOGITS, "logits of the shard");
     gather(v, v->x, p->x, x_bytes);
     gather(v, v->targets, p->targets, 8);
-    gemm(dev_main_stream(v->dev),
-        &(struct gemm_args){.layout = GEMM_NT, .init = GEMM_FRESH, .a_type = v->shape.dtype,
-            .b_type = v->shape.dtype, .m = total, .n = rows, .k = hidden, .a = p->x,
-            .lda = hidden, .b = v->w, .ldb = hidden, .c = p->strip, .ldc = rows});
+    gemm(dev_main_stream(v->dev), &(struct gemm_args){.layout = GEMM_NT,
+                                      .init = GEMM_FRESH,
+                                      .a_type = v->shape.dtype,
+                                      .b_type = v->shape.dtype,
+                                      .m = total,
+                                      .n = rows,
+                                      .k = hidden,
+                                      .a = p->x,
+                                      .lda = hidden,
+                                      .b = v->w,
+                                      .ldb = hidden,
+                                      .c = p->strip,
+                                      .ldc = rows});
 }
 
 static void states_alloc(struct vocab *v, struct states *s, int64_t total)
@@ -76,16 +86,16 @@ static void states_alloc(struct vocab *v, struct states *s, int64_t total)
     int64_t tokens = v->shape.tokens[v->rank];
     for (int i = 0; i < 3; i++) {
         *shard[i] = dev_alloc(v->dev, total * 4, LIVE_WORKSPACE, "states of the shard");
-        *home[i] = dev_alloc(
-            v->dev, v->shape.ranks * tokens * 4, LIVE_WORKSPACE, "states of the tokens");
+        *home[i] =
+            dev_alloc(v->dev, v->shape.ranks * tokens * 4, LIVE_WORKSPACE, "states of the tokens");
     }
     s->target_logit = dev_alloc(v->dev, tokens * 4, LIVE_WORKSPACE, "target logits");
 }
 
 static void states_free(struct vocab *v, struct states *s)
 {
-    float *all[] = {s->max, s->sum, s->target, s->home_max, s->home_sum, s->home_target,
-        s->target_logit};
+    float *all[] = {
+        s->max, s->sum, s->target, s->home_max, s->home_sum, s->home_target, s->target_logit};
     for (int i = 0; i < 7; i++)
         dev_free(v->dev, all[i]);
 }
@@ -113,17 +123,23 @@ static void finish_at_home(struct vocab *v, const struct states *s)
     struct stream *main = dev_main_stream(v->dev);
     int64_t tokens = v->shape.tokens[v->rank];
     for (int shard = 0; shard < v->shape.ranks; shard++)
-        strip_take_target(main,
-            &(struct strip_take_target_args){.candidate = s->home_target + shard * tokens,
-                .targets = v->targets, .rows = tokens,
-                .first_column = vocab_shard_first(v->shape.vocab, v->shape.ranks, shard),
-                .columns = vocab_shard_rows(v->shape.vocab, v->shape.ranks, shard),
-                .target_logit = s->target_logit});
-    strip_finish(main,
-        &(struct strip_finish_args){.shard_max = s->home_max, .shard_sum = s->home_sum,
-            .shards = v->shape.ranks, .stride = tokens, .rows = tokens, .targets = v->targets,
-            .target_logit = s->target_logit, .max = v->max, .log_z = v->log_z,
-            .loss = v->loss});
+        strip_take_target(
+            main, &(struct strip_take_target_args){.candidate = s->home_target + shard * tokens,
+                      .targets = v->targets,
+                      .rows = tokens,
+                      .first_column = vocab_shard_first(v->shape.vocab, v->shape.ranks, shard),
+                      .columns = vocab_shard_rows(v->shape.vocab, v->shape.ranks, shard),
+                      .target_logit = s->target_logit});
+    strip_finish(main, &(struct strip_finish_args){.shard_max = s->home_max,
+                           .shard_sum = s->home_sum,
+                           .shards = v->shape.ranks,
+                           .stride = tokens,
+                           .rows = tokens,
+                           .targets = v->targets,
+                           .target_logit = s->target_logit,
+                           .max = v->max,
+                           .log_z = v->log_z,
+                           .loss = v->loss});
 }
 
 static enum dev_status forward(struct vocab *v)
@@ -140,9 +156,15 @@ static enum dev_status forward(struct vocab *v)
     struct states s;
     states_alloc(v, &s, total);
     strip_fold(dev_main_stream(v->dev),
-        &(struct strip_fold_args){.logits = p->strip, .rows = total, .columns = rows, .ld = rows,
+        &(struct strip_fold_args){.logits = p->strip,
+            .rows = total,
+            .columns = rows,
+            .ld = rows,
             .first_column = vocab_shard_first(v->shape.vocab, v->shape.ranks, v->rank),
-            .targets = p->targets, .max = s.max, .sum = s.sum, .target_logit = s.target,
+            .targets = p->targets,
+            .max = s.max,
+            .sum = s.sum,
+            .target_logit = s.target,
             .fresh = true});
     send_home(v, s.max, s.home_max);
     send_home(v, s.sum, s.home_sum);
@@ -168,23 +190,47 @@ static enum dev_status backward(struct vocab *v)
     int64_t total = vocab_total_tokens(&v->shape), hidden = v->shape.hidden;
     int64_t rows = vocab_shard_rows(v->shape.vocab, v->shape.ranks, v->rank);
     int64_t tokens = v->shape.tokens[v->rank];
-    strip_residual(main,
-        &(struct strip_residual_args){.logits = p->strip, .rows = total, .columns = rows,
-            .ld = rows,
-            .first_column = vocab_shard_first(v->shape.vocab, v->shape.ranks, v->rank),
-            .targets = p->targets, .max = p->max, .log_z = p->log_z,
-            .scale = vocab_scale(v->valid), .round_bf16 = type == DTYPE_BF16, .out = p->strip,
-            .ld_out = rows});
+    strip_residual(
+        main, &(struct strip_residual_args){.logits = p->strip,
+                  .rows = total,
+                  .columns = rows,
+                  .ld = rows,
+                  .first_column = vocab_shard_first(v->shape.vocab, v->shape.ranks, v->rank),
+                  .targets = p->targets,
+                  .max = p->max,
+                  .log_z = p->log_z,
+                  .scale = vocab_scale(v->valid),
+                  .round_bf16 = type == DTYPE_BF16,
+                  .out = p->strip,
+                  .ld_out = rows});
     v->dw = dev_alloc(v->dev, rows * hidden * 4, LIVE_GRADIENTS, "weight gradient");
-    gemm(main,
-        &(struct gemm_args){.layout = GEMM_TN, .init = GEMM_FRESH, .a_type = DTYPE_F32,
-            .b_type = type, .m = rows, .n = hidden, .k = total, .a = p->strip, .lda = rows,
-            .b = p->x, .ldb = hidden, .c = v->dw, .ldc = hidden});
+    gemm(main, &(struct gemm_args){.layout = GEMM_TN,
+                   .init = GEMM_FRESH,
+                   .a_type = DTYPE_F32,
+                   .b_type = type,
+                   .m = rows,
+                   .n = hidden,
+                   .k = total,
+                   .a = p->strip,
+                   .lda = rows,
+                   .b = p->x,
+                   .ldb = hidden,
+                   .c = v->dw,
+                   .ldc = hidden});
     float *partial = dev_alloc(v->dev, total * hidden * 4, LIVE_WORKSPACE, "shard's part of dX");
-    gemm(main,
-        &(struct gemm_args){.layout = GEMM_NN, .init = GEMM_FRESH, .a_type = DTYPE_F32,
-            .b_type = type, .m = total, .n = hidden, .k = rows, .a = p->strip, .lda = rows,
-            .b = v->w, .ldb = hidden, .c = partial, .ldc = hidden});
+    gemm(main, &(struct gemm_args){.layout = GEMM_NN,
+                   .init = GEMM_FRESH,
+                   .a_type = DTYPE_F32,
+                   .b_type = type,
+                   .m = total,
+                   .n = hidden,
+                   .k = rows,
+                   .a = p->strip,
+                   .lda = rows,
+                   .b = v->w,
+                   .ldb = hidden,
+                   .c = partial,
+                   .ldc = hidden});
     release(v);
 
     int64_t counts[VOCAB_RANKS_MAX];
@@ -244,8 +290,8 @@ static int64_t expected_bytes(const struct vocab_shape *shape, const struct voca
     return max64(all, vectors + dw + dx_while_rounded);
 }
 
-static void order(const struct vocab_shape *shape, const struct vocab_options *options,
-    struct vocab_order *out)
+static void order(
+    const struct vocab_shape *shape, const struct vocab_options *options, struct vocab_order *out)
 {
     (void)shape;
     (void)options;

@@ -1,34 +1,36 @@
-/* ring-dtp: the vocabulary projection on a ring. One of {weight shards, token batches} stays put, the
- * other travels; after P meetings every batch has met every shard, and no rank has held more logits
- * than one tile. Serves the papers' claim that the loss needs O(N V / P) live logits (Eq. 2) and no
- * value changes; here a strip is cut further, into tiles.
+/* ring-dtp: the vocabulary projection on a ring. One of {weight shards, token batches} stays put,
+ * the other travels; after P meetings every batch has met every shard, and no rank has held more
+ * logits than one tile. Serves the papers' claim that the loss needs O(N V / P) live logits (Eq. 2)
+ * and no value changes; here a strip is cut further, into tiles.
  *
  *   forward, rank r, P = 4, weights move (shard r - j at meeting j; activations: batch r - j)
  *
- *     main   | meet 0: tiles | meet 1: tiles | meet 2: tiles | meet 3: tiles | fold P states -> loss
- *     ring   | hop to slot 0 | hop to slot 1 | hop to slot 0 |
+ *     main   | meet 0: tiles | meet 1: tiles | meet 2: tiles | meet 3: tiles | fold P states ->
+ * loss ring   | hop to slot 0 | hop to slot 1 | hop to slot 0 |
  *
  *   backward: the gradient of what moves follows one hop behind, in the same message
  *
  *     main   | meet 0 -> c0 | meet 1 -> c1 | c1 += in | meet 2 -> c2 | c2 += in | ...
- *     ring   | payload      | payload, c0 > in        | payload, c1 > in        | ... | last sum home
+ *     ring   | payload      | payload, c0 > in        | payload, c1 > in        | ... | last sum
+ * home
  *
  *     one tile: logits = X W^T -> residual in place over them
  *               -> what stays:  G_stay[tile] += chain      (complete: the tile spans what moves)
  *               -> what moves:  c = chain continued from the previous tile
  *
- * A tile is cut along the side that stays: --tile vocabulary rows when activations move, --tile tokens
- * when weights move. So the resident gradient needs no second buffer: each of its elements gets a
- * meeting's whole chain within one tile. Three buffers rotate for the gradient that moves (being
- * filled, arriving, leaving); one of them is the output itself, chosen so that the last hop lands in
- * it.
+ * A tile is cut along the side that stays: --tile vocabulary rows when activations move, --tile
+ * tokens when weights move. So the resident gradient needs no second buffer: each of its elements
+ * gets a meeting's whole chain within one tile. Three buffers rotate for the gradient that moves
+ * (being filled, arriving, leaving); one of them is the output itself, chosen so that the last hop
+ * lands in it.
  *
- * Bound over resident: tile + dX + dW + two ring buffers (payload, and in backward its FP32 gradient)
- * + the per-token states (docs/MEMORY.md). Order: a batch meets shards r, r-1, ... (weights move) or
- * r, r+1, ... (activations move), a shard meets batches the other way round; each meeting is its own
- * chain from +0, added in meeting order. The loss is the default one: states are folded in shard
- * order at the end, whichever way the ring ran. Cost: four products of N V H for forward and backward
- * (logits are formed twice), P - 1 payload hops each way and P gradient hops. */
+ * Bound over resident: tile + dX + dW + two ring buffers (payload, and in backward its FP32
+ * gradient)
+ * + the per-token states (docs/MEMORY.md). Order: a batch meets shards r, r-1, ... (weights move)
+ * or r, r+1, ... (activations move), a shard meets batches the other way round; each meeting is its
+ * own chain from +0, added in meeting order. The loss is the default one: states are folded in
+ * shard order at the end, whichever way the ring ran. Cost: four products of N V H for forward and
+ * backward (logits are formed twice), P - 1 payload hops each way and P gradient hops. */
 #include "ops/ring_dtp.h"
 #include <stdio.h>
 #include "kernels/gemm.h"
@@ -39,8 +41,8 @@
 
 /* What travels: a shard's weight, or a batch with what its tokens need. */
 struct payload {
-    void *rows;       /* [rows, H]: W of a shard, or X of a batch */
-    int64_t *targets; /* a batch's; unused for a shard */
+    void *rows;         /* [rows, H]: W of a shard, or X of a batch */
+    int64_t *targets;   /* a batch's; unused for a shard */
     float *max, *log_z; /* a batch's, in backward */
 };
 
@@ -55,12 +57,13 @@ struct ring {
     bool weights_move;
     int ranks, rank, next, previous;
     int64_t tile, hidden;
-    int64_t most; /* rows of the largest payload */
+    int64_t most;  /* rows of the largest payload */
     float *logits; /* the tile */
     struct payload slot[2];
 };
 
-/* ---- shapes ------------------------------------------------------------------------------------- */
+/* ---- shapes -------------------------------------------------------------------------------------
+ */
 
 bool ring_dtp_weights_move(const struct vocab_shape *shape, const struct vocab_options *options)
 {
@@ -69,8 +72,8 @@ bool ring_dtp_weights_move(const struct vocab_shape *shape, const struct vocab_o
     return vocab_max_tokens(shape) * shape->ranks > shape->vocab;
 }
 
-int ring_dtp_check_options(const struct vocab_shape *shape, const struct vocab_options *options,
-    char *error, int size)
+int ring_dtp_check_options(
+    const struct vocab_shape *shape, const struct vocab_options *options, char *error, int size)
 {
     if (ring_dtp_weights_move(shape, options) || options->tile % VOCAB_SEGMENT == 0 ||
         options->tile >= vocab_max_shard_rows(shape))
@@ -116,7 +119,8 @@ static int64_t tile_rows(const struct vocab_shape *shape, const struct vocab_opt
     return min64(tile, staying_rows(shape, weights_move, rank));
 }
 
-/* ---- the ring ----------------------------------------------------------------------------------- */
+/* ---- the ring -----------------------------------------------------------------------------------
+ */
 
 /* Which shard or batch this rank holds at a meeting. */
 static int met(const struct ring *ring, int meeting)
@@ -137,8 +141,7 @@ static void ring_open(struct ring *ring, struct vocab *v)
         .hidden = v->shape.hidden};
     ring->tile = tile_rows(&v->shape, &v->options, ring->weights_move, v->rank);
     ring->most = most_moving_rows(&v->shape, ring->weights_move);
-    ring->logits =
-        dev_alloc(v->dev, ring->tile * ring->most * 4, LIVE_LOGITS, "tile of logits");
+    ring->logits = dev_alloc(v->dev, ring->tile * ring->most * 4, LIVE_LOGITS, "tile of logits");
 }
 
 static int slots(int ranks)
@@ -151,9 +154,8 @@ static void slots_alloc(struct ring *ring, bool backward)
     struct device *dev = ring->v->dev;
     for (int i = 0; i < slots(ring->ranks); i++) {
         struct payload *slot = &ring->slot[i];
-        slot->rows = dev_alloc(dev,
-            ring->most * ring->hidden * dtype_bytes(ring->v->shape.dtype), LIVE_RING,
-            "ring payload");
+        slot->rows = dev_alloc(dev, ring->most * ring->hidden * dtype_bytes(ring->v->shape.dtype),
+            LIVE_RING, "ring payload");
         if (ring->weights_move)
             continue;
         slot->targets = dev_alloc(dev, ring->most * 8, LIVE_RING, "ring targets");
@@ -233,11 +235,12 @@ static void hop_payload(const struct ring *ring, struct hop *hop, int meeting)
 static void hop_start(const struct ring *ring, const struct hop *hop, const char *label)
 {
     dev_wait_stream(ring->hop, ring->main);
-    comm_exchange(ring->v->comm, ring->hop, label, hop->send, hop->sends, hop->receive,
-        hop->receives);
+    comm_exchange(
+        ring->v->comm, ring->hop, label, hop->send, hop->sends, hop->receive, hop->receives);
 }
 
-/* ---- tiles -------------------------------------------------------------------------------------- */
+/* ---- tiles --------------------------------------------------------------------------------------
+ */
 
 /* A batch against a shard, and the tile of their strip that is being worked on. */
 struct tile {
@@ -262,13 +265,23 @@ static struct tile tile_at(const struct ring *ring, int meeting, int64_t at)
     int shard = ring->weights_move ? met(ring, meeting) : ring->rank;
     struct tile t;
     if (ring->weights_move)
-        t = (struct tile){.x = (const char *)v->x + at * row_bytes, .w = moving.rows,
-            .tokens = part, .columns = whole, .token = at, .targets = v->targets + at,
-            .max = v->max + at, .log_z = v->log_z + at};
+        t = (struct tile){.x = (const char *)v->x + at * row_bytes,
+            .w = moving.rows,
+            .tokens = part,
+            .columns = whole,
+            .token = at,
+            .targets = v->targets + at,
+            .max = v->max + at,
+            .log_z = v->log_z + at};
     else
-        t = (struct tile){.x = moving.rows, .w = (const char *)v->w + at * row_bytes,
-            .tokens = whole, .columns = part, .column = at, .targets = moving.targets,
-            .max = moving.max, .log_z = moving.log_z};
+        t = (struct tile){.x = moving.rows,
+            .w = (const char *)v->w + at * row_bytes,
+            .tokens = whole,
+            .columns = part,
+            .column = at,
+            .targets = moving.targets,
+            .max = moving.max,
+            .log_z = moving.log_z};
     t.first_column = vocab_shard_first(shape->vocab, shape->ranks, shard) + t.column;
     return t;
 }
@@ -276,10 +289,19 @@ static struct tile tile_at(const struct ring *ring, int meeting, int64_t at)
 static void tile_logits(const struct ring *ring, const struct tile *t)
 {
     enum dtype type = ring->v->shape.dtype;
-    gemm(ring->main,
-        &(struct gemm_args){.layout = GEMM_NT, .init = GEMM_FRESH, .a_type = type, .b_type = type,
-            .m = t->tokens, .n = t->columns, .k = ring->hidden, .a = t->x, .lda = ring->hidden,
-            .b = t->w, .ldb = ring->hidden, .c = ring->logits, .ldc = t->columns});
+    gemm(ring->main, &(struct gemm_args){.layout = GEMM_NT,
+                         .init = GEMM_FRESH,
+                         .a_type = type,
+                         .b_type = type,
+                         .m = t->tokens,
+                         .n = t->columns,
+                         .k = ring->hidden,
+                         .a = t->x,
+                         .lda = ring->hidden,
+                         .b = t->w,
+                         .ldb = ring->hidden,
+                         .c = ring->logits,
+                         .ldc = t->columns});
 }
 
 /* Folds the meeting's strip, tile by tile, into states [tokens of the batch]. */
@@ -290,17 +312,22 @@ static void meet_forward(
     do { /* once even with nothing to fold: the states are then empty, not unwritten */
         struct tile t = tile_at(ring, meeting, at);
         tile_logits(ring, &t);
-        strip_fold(ring->main,
-            &(struct strip_fold_args){.logits = ring->logits, .rows = t.tokens,
-                .columns = t.columns, .ld = t.columns, .first_column = t.first_column,
-                .targets = t.targets, .max = max + t.token, .sum = sum + t.token,
-                .target_logit = target_logit + t.token, .fresh = t.column == 0});
+        strip_fold(ring->main, &(struct strip_fold_args){.logits = ring->logits,
+                                   .rows = t.tokens,
+                                   .columns = t.columns,
+                                   .ld = t.columns,
+                                   .first_column = t.first_column,
+                                   .targets = t.targets,
+                                   .max = max + t.token,
+                                   .sum = sum + t.token,
+                                   .target_logit = target_logit + t.token,
+                                   .fresh = t.column == 0});
         at += ring->tile;
     } while (at < stay);
 }
 
-/* Forms each tile's residual and contracts it: `staying` gathers the gradient of the side that stays
- * over the meetings, `moving` takes this meeting's part of the other one. */
+/* Forms each tile's residual and contracts it: `staying` gathers the gradient of the side that
+ * stays over the meetings, `moving` takes this meeting's part of the other one. */
 static void meet_backward(const struct ring *ring, int meeting, float *staying, float *moving)
 {
     const struct vocab *v = ring->v;
@@ -309,31 +336,54 @@ static void meet_backward(const struct ring *ring, int meeting, float *staying, 
     do {
         struct tile t = tile_at(ring, meeting, at);
         tile_logits(ring, &t);
-        strip_residual(ring->main,
-            &(struct strip_residual_args){.logits = ring->logits, .rows = t.tokens,
-                .columns = t.columns, .ld = t.columns, .first_column = t.first_column,
-                .targets = t.targets, .max = t.max, .log_z = t.log_z,
-                .scale = vocab_scale(v->valid), .round_bf16 = type == DTYPE_BF16,
-                .out = ring->logits, .ld_out = t.columns});
+        strip_residual(ring->main, &(struct strip_residual_args){.logits = ring->logits,
+                                       .rows = t.tokens,
+                                       .columns = t.columns,
+                                       .ld = t.columns,
+                                       .first_column = t.first_column,
+                                       .targets = t.targets,
+                                       .max = t.max,
+                                       .log_z = t.log_z,
+                                       .scale = vocab_scale(v->valid),
+                                       .round_bf16 = type == DTYPE_BF16,
+                                       .out = ring->logits,
+                                       .ld_out = t.columns});
         enum gemm_init meetings = meeting ? GEMM_ADD : GEMM_FRESH;
         enum gemm_init tiles = at ? GEMM_CHAIN : GEMM_FRESH;
         float *dx = ring->weights_move ? staying + t.token * ring->hidden : moving;
         float *dw = ring->weights_move ? moving : staying + t.column * ring->hidden;
-        gemm(ring->main,
-            &(struct gemm_args){.layout = GEMM_NN, .init = ring->weights_move ? meetings : tiles,
-                .a_type = DTYPE_F32, .b_type = type, .m = t.tokens, .n = ring->hidden,
-                .k = t.columns, .a = ring->logits, .lda = t.columns, .b = t.w,
-                .ldb = ring->hidden, .c = dx, .ldc = ring->hidden});
-        gemm(ring->main,
-            &(struct gemm_args){.layout = GEMM_TN, .init = ring->weights_move ? tiles : meetings,
-                .a_type = DTYPE_F32, .b_type = type, .m = t.columns, .n = ring->hidden,
-                .k = t.tokens, .a = ring->logits, .lda = t.columns, .b = t.x,
-                .ldb = ring->hidden, .c = dw, .ldc = ring->hidden});
+        gemm(ring->main, &(struct gemm_args){.layout = GEMM_NN,
+                             .init = ring->weights_move ? meetings : tiles,
+                             .a_type = DTYPE_F32,
+                             .b_type = type,
+                             .m = t.tokens,
+                             .n = ring->hidden,
+                             .k = t.columns,
+                             .a = ring->logits,
+                             .lda = t.columns,
+                             .b = t.w,
+                             .ldb = ring->hidden,
+                             .c = dx,
+                             .ldc = ring->hidden});
+        gemm(ring->main, &(struct gemm_args){.layout = GEMM_TN,
+                             .init = ring->weights_move ? tiles : meetings,
+                             .a_type = DTYPE_F32,
+                             .b_type = type,
+                             .m = t.columns,
+                             .n = ring->hidden,
+                             .k = t.tokens,
+                             .a = ring->logits,
+                             .lda = t.columns,
+                             .b = t.x,
+                             .ldb = ring->hidden,
+                             .c = dw,
+                             .ldc = ring->hidden});
         at += ring->tile;
     } while (at < stay);
 }
 
-/* ---- forward ------------------------------------------------------------------------------------ */
+/* ---- forward ------------------------------------------------------------------------------------
+ */
 
 /* All shards' states of this rank's tokens, [P, N], folded when the ring has closed. */
 struct home {
@@ -373,8 +423,8 @@ static void home_free(const struct ring *ring, struct home *home)
     }
 }
 
-/* Meeting j's states leave for the batch's home, and those of this rank's batch arrive from where it
- * was met: rank + j. */
+/* Meeting j's states leave for the batch's home, and those of this rank's batch arrive from where
+ * it was met: rank + j. */
 static void hop_states(const struct ring *ring, struct hop *hop, struct home *home, int meeting)
 {
     const struct vocab_shape *shape = &ring->v->shape;
@@ -394,12 +444,13 @@ static void take_candidates(const struct ring *ring, const struct home *home, in
 {
     const struct vocab *v = ring->v;
     int shard = (ring->rank + meeting) % ring->ranks;
-    strip_take_target(ring->hop,
-        &(struct strip_take_target_args){.candidate = home->candidate, .targets = v->targets,
-            .rows = v->shape.tokens[ring->rank],
-            .first_column = vocab_shard_first(v->shape.vocab, ring->ranks, shard),
-            .columns = vocab_shard_rows(v->shape.vocab, ring->ranks, shard),
-            .target_logit = home->target_logit});
+    strip_take_target(
+        ring->hop, &(struct strip_take_target_args){.candidate = home->candidate,
+                       .targets = v->targets,
+                       .rows = v->shape.tokens[ring->rank],
+                       .first_column = vocab_shard_first(v->shape.vocab, ring->ranks, shard),
+                       .columns = vocab_shard_rows(v->shape.vocab, ring->ranks, shard),
+                       .target_logit = home->target_logit});
 }
 
 /* Meeting j's states go straight home, or into the outbox. */
@@ -446,22 +497,27 @@ static enum dev_status forward(struct vocab *v)
         take_candidates(&ring, &home, ring.ranks - 1);
         dev_wait_stream(ring.main, ring.hop);
     }
-    strip_finish(ring.main,
-        &(struct strip_finish_args){.shard_max = home.max, .shard_sum = home.sum,
-            .shards = ring.ranks, .stride = v->shape.tokens[v->rank],
-            .rows = v->shape.tokens[v->rank], .targets = v->targets,
-            .target_logit = home.target_logit, .max = v->max, .log_z = v->log_z,
-            .loss = v->loss});
+    strip_finish(ring.main, &(struct strip_finish_args){.shard_max = home.max,
+                                .shard_sum = home.sum,
+                                .shards = ring.ranks,
+                                .stride = v->shape.tokens[v->rank],
+                                .rows = v->shape.tokens[v->rank],
+                                .targets = v->targets,
+                                .target_logit = home.target_logit,
+                                .max = v->max,
+                                .log_z = v->log_z,
+                                .loss = v->loss});
     ring_close(&ring);
     home_free(&ring, &home);
     return dev_status(v->dev);
 }
 
-/* ---- backward ----------------------------------------------------------------------------------- */
+/* ---- backward -----------------------------------------------------------------------------------
+ */
 
-/* The three buffers of the gradient that moves. At meeting j one is filled, (j + 1) mod 3 takes the sum
- * that arrives, (j + 2) mod 3 holds the sum that leaves. After the last meeting P - 1 the sum that
- * comes home lands in (P + 1) mod 3: that one is the output. */
+/* The three buffers of the gradient that moves. At meeting j one is filled, (j + 1) mod 3 takes the
+ * sum that arrives, (j + 2) mod 3 holds the sum that leaves. After the last meeting P - 1 the sum
+ * that comes home lands in (P + 1) mod 3: that one is the output. */
 static int home_buffer(int ranks)
 {
     return ranks == 1 ? 0 : (ranks + 1) % 3;
@@ -533,7 +589,8 @@ static enum dev_status backward(struct vocab *v)
     return dev_status(v->dev);
 }
 
-/* ---- memory and order --------------------------------------------------------------------------- */
+/* ---- memory and order ---------------------------------------------------------------------------
+ */
 
 /* Bytes of everything that a pass holds over resident; each is written where it is allocated. */
 struct sizes {
@@ -541,8 +598,8 @@ struct sizes {
     int slots;
 };
 
-static struct sizes sizes(const struct vocab_shape *shape, const struct vocab_options *options,
-    int rank, bool backward)
+static struct sizes sizes(
+    const struct vocab_shape *shape, const struct vocab_options *options, int rank, bool backward)
 {
     bool weights = ring_dtp_weights_move(shape, options);
     int64_t hidden = shape->hidden, ranks = shape->ranks, tokens = shape->tokens[rank];
@@ -594,8 +651,8 @@ static int64_t expected_bytes(const struct vocab_shape *shape, const struct voca
 
 /* One tile + dX + dW + two ring buffers (payload and FP32 gradient) + per-token states and targets,
  * all at the group's largest batch and shard: the same on every rank. */
-static int64_t bound_bytes(const struct vocab_shape *shape, const struct vocab_options *options,
-    int rank, bool backward)
+static int64_t bound_bytes(
+    const struct vocab_shape *shape, const struct vocab_options *options, int rank, bool backward)
 {
     (void)rank;
     bool weights = ring_dtp_weights_move(shape, options);
@@ -613,8 +670,8 @@ static int64_t bound_bytes(const struct vocab_shape *shape, const struct vocab_o
     return gradients + per_token + max64(strip + ring, rounded);
 }
 
-static void order(const struct vocab_shape *shape, const struct vocab_options *options,
-    struct vocab_order *out)
+static void order(
+    const struct vocab_shape *shape, const struct vocab_options *options, struct vocab_order *out)
 {
     int ranks = out->ranks, step = ring_dtp_weights_move(shape, options) ? -1 : 1;
     for (int i = 0; i < ranks; i++)

@@ -1,5 +1,5 @@
-/* What every implementation of the vocabulary problem shares: the cut of the vocabulary into shards,
- * the count of valid tokens, and the table of implementations. */
+/* What every implementation of the vocabulary problem shares: the cut of the vocabulary into
+ * shards, the count of valid tokens, and the table of implementations. */
 #include "ops/vocab.h"
 #include <stdlib.h>
 #include "kernels/rank_sum.h"

@@ -1,14 +1,14 @@
 /* The vocabulary-projection problem and its implementations.
  *
- * P ranks. Rank r holds tokens X_r[N_r, H] and their targets, and shard r of a projection W[V, H]: V
- * rows cut into P shards, the V mod P leftover rows to the first ranks. The result is
+ * P ranks. Rank r holds tokens X_r[N_r, H] and their targets, and shard r of a projection W[V, H]:
+ * V rows cut into P shards, the V mod P leftover rows to the first ranks. The result is
  *
  *     y[n, v]  = chain over h of X[n, h] * W[v, h]                           FP32
  *     loss[n]  = (m - y[n, t]) + log z       by rule 7 over P shards          FP32
  *     mean     = FP64 chain of loss over valid tokens, ascending, / valid
- *     r[n, v]  = (exp((y - m) - log z) - [v = t]) * (1/valid)                 FP32, or BF16 in a BF16 problem
- *     dX[n, h] = sum over v of r[n, v] * W[v, h]     FP32 sum, stored in the problem's type
- *     dW[v, h] = sum over n of r[n, v] * X[n, h]     FP32, over the tokens of ALL ranks
+ *     r[n, v]  = (exp((y - m) - log z) - [v = t]) * (1/valid)                 FP32, or BF16 in a
+ * BF16 problem dX[n, h] = sum over v of r[n, v] * W[v, h]     FP32 sum, stored in the problem's
+ * type dW[v, h] = sum over n of r[n, v] * X[n, h]     FP32, over the tokens of ALL ranks
  *
  * X and W are FP32 or BF16. A target of VOCAB_IGNORED takes no part: loss +0, residual +0. When no
  * token is valid the mean is 0 and so are the gradients (scale = 0).
@@ -65,7 +65,7 @@ struct vocab {
 
 struct vocab_impl {
     const char *name, *summary;
-    bool full_weight;                   /* w is the whole [V, H] on every rank */
+    bool full_weight;                         /* w is the whole [V, H] on every rank */
     bool takes_move, takes_tile, takes_chunk; /* which options have an effect */
     /* DEV_OK, or the device's status. After forward: max, log_z, loss. */
     enum dev_status (*forward)(struct vocab *);
@@ -80,8 +80,8 @@ struct vocab_impl {
         int live_set, bool backward);
     /* The closed-form bound that docs/MEMORY.md states; expected <= bound. NULL = unbounded: the
      * live set grows with N*V. */
-    int64_t (*bound_bytes)(const struct vocab_shape *, const struct vocab_options *, int rank,
-        bool backward);
+    int64_t (*bound_bytes)(
+        const struct vocab_shape *, const struct vocab_options *, int rank, bool backward);
     /* The order in which it sums. */
     void (*order)(const struct vocab_shape *, const struct vocab_options *, struct vocab_order *);
 };
@@ -103,12 +103,12 @@ int64_t vocab_max_shard_rows(const struct vocab_shape *shape);
 /* Allocates max, log_z and loss, the outputs of forward. */
 void vocab_alloc_token_outputs(struct vocab *v);
 
-/* Takes over an FP32 input gradient [N_r, H] and returns it in the problem's type: the block itself, or
- * a rounded copy after which the block is freed. */
+/* Takes over an FP32 input gradient [N_r, H] and returns it in the problem's type: the block
+ * itself, or a rounded copy after which the block is freed. */
 void *vocab_store_input_gradient(struct vocab *v, float *sum);
 
-/* Takes over a full weight gradient [V, H] of this rank's tokens and returns shard r of the sum over
- * ranks, added in rank order; the block itself on one rank. Scratch: [P, V_r, H]. */
+/* Takes over a full weight gradient [V, H] of this rank's tokens and returns shard r of the sum
+ * over ranks, added in rank order; the block itself on one rank. Scratch: [P, V_r, H]. */
 float *vocab_scatter_weight_gradient(struct vocab *v, float *full);
 
 /* Bytes that forward's outputs take: max, log_z, loss. */

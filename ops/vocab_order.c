@@ -40,7 +40,7 @@ bool vocab_order_equal(const struct vocab_order *a, const struct vocab_order *b)
 {
     size_t count = (size_t)a->ranks * (size_t)a->ranks;
     return a->ranks == b->ranks && lists_equal(a->dx, b->dx, count) &&
-        lists_equal(a->dw, b->dw, count);
+           lists_equal(a->dw, b->dw, count);
 }
 
 /* One sum over `ranks` parts: each exactly once, the first of them starting a segment. */
@@ -51,8 +51,8 @@ static int check_list(const struct vocab_part *list, int ranks, const char *tens
     for (int i = 0; i < ranks; i++) {
         int part = list[i].part;
         if (part < 0 || part >= ranks) {
-            snprintf(error, (size_t)size, "%s of %d: position %d names %s %d, allowed 0..%d", tensor,
-                owner, i, kind, part, ranks - 1);
+            snprintf(error, (size_t)size, "%s of %d: position %d names %s %d, allowed 0..%d",
+                tensor, owner, i, kind, part, ranks - 1);
             return -1;
         }
         if (met[part]) {

@@ -10,12 +10,12 @@
 double timing_now_s(void);
 
 struct timing_protocol {
-    int warmup;         /* repetitions thrown away first */
-    int min_samples;    /* at least this many samples */
-    int max_samples;    /* at most this many */
-    double min_time_s;  /* at least this long in all, unless max_samples or max_time_s is met */
-    double max_time_s;  /* never start another repetition after this long */
-    double target_rel;  /* stop once the 95 % interval of the median is within +-this share of it */
+    int warmup;        /* repetitions thrown away first */
+    int min_samples;   /* at least this many samples */
+    int max_samples;   /* at most this many */
+    double min_time_s; /* at least this long in all, unless max_samples or max_time_s is met */
+    double max_time_s; /* never start another repetition after this long */
+    double target_rel; /* stop once the 95 % interval of the median is within +-this share of it */
 };
 
 enum timing_stop { TIMING_RUNNING, TIMING_NOISE, TIMING_TIME, TIMING_SAMPLES };

@@ -30,8 +30,8 @@ void trace_clear(struct trace *t);
 /* Writes the file, replacing it. 0, or -1 with errno. */
 int trace_write(const struct trace *t, const char *path);
 
-/* Seconds during which rank's spans of kind `a` and of kind `b` ran at the same time: the measure of
- * (union of a) and (union of b) intersected. a == b gives the measure of the union. */
+/* Seconds during which rank's spans of kind `a` and of kind `b` ran at the same time: the measure
+ * of (union of a) and (union of b) intersected. a == b gives the measure of the union. */
 double trace_overlap_s(const struct trace *t, int rank, enum trace_kind a, enum trace_kind b);
 
 /* The spans collected so far, for tests and summaries; valid until the next call that adds. */

@@ -77,17 +77,19 @@ static const struct option common_options[] = {
         .kind = OPTION_BYTES,
         .at = AT(device_memory_bytes),
         .key = "device_memory_bytes",
-        .fallback = "0",
+        .default_note = "no limit",
         .unit = "bytes per rank",
-        .help = "limit of each rank's device memory; 0 = none"},
+        .low = 1,
+        .help = "limit of each rank's device memory"},
     {.name = "host-memory",
         .kind = OPTION_BYTES,
         .at = AT(host_memory_bytes),
         .key = "host_memory_bytes",
         .by_impl = true,
-        .fallback = "0",
+        .default_note = "no limit",
         .unit = "bytes per rank",
-        .help = "limit of each rank's pinned host memory; 0 = none"},
+        .low = 1,
+        .help = "limit of each rank's pinned host memory"},
     {.name = "link-gbps",
         .kind = OPTION_REALS,
         .at = AT(link_gbps),
@@ -343,8 +345,10 @@ struct ranks_config case_ranks_config(
         config.message_bytes_per_s = options->message_gbps * 1e9;
     struct dev_config *device = &config.device;
     device->kind = options->device_kind;
-    device->device_limit_bytes = options->device_memory_bytes;
-    device->host_limit_bytes = options->host_memory_bytes;
+    if (options->device_memory_bytes > 0)
+        device->device_limit_bytes = options->device_memory_bytes;
+    if (options->host_memory_bytes > 0)
+        device->host_limit_bytes = options->host_memory_bytes;
     const struct option_reals *link = &options->link_gbps;
     if (link->count) {
         device->h2d_bytes_per_s = link->values[0] * 1e9;

@@ -37,7 +37,7 @@ struct case_options {
     double min_time_s, timeout_s;
     int64_t seed;
     const char *check_text, *device_text;
-    int64_t device_memory_bytes, host_memory_bytes; /* 0 = no limit */
+    int64_t device_memory_bytes, host_memory_bytes; /* -1 = no limit */
     struct option_reals link_gbps;
     double message_gbps;
     int streams, oom;

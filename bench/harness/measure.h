@@ -18,7 +18,8 @@ struct measure_body {
 
 /* Collective over the ranks of rank->comm. Fills *slowest (timing_free), which is the same on every
  * rank, and the median of this rank's own times. Returns 0, or -1 when a part of the body gave up,
- * the device failed, the group was aborted or memory was short (*slowest is empty then). After an interrupt it stops with
- * what it has, one sample at least; slowest->stop is TIMING_RUNNING then. */
+ * the device failed, the group was aborted or memory was short (*slowest is empty then). After an
+ * interrupt it stops with what it has, one sample at least; slowest->stop is TIMING_RUNNING then.
+ */
 int measure_ranks(const struct rank *rank, const struct timing_protocol *protocol,
     const struct measure_body *body, struct timing *slowest, double *own_median_s);

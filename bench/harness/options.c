@@ -475,6 +475,22 @@ static bool takes(const struct options *options, int impl, const struct option *
     return !option->by_impl || !program->takes || program->takes(impl, option->name);
 }
 
+static int refuse_untaken(const struct options *options, const struct option *option)
+{
+    const struct option *impls = options->entries[options->impl].option;
+    char takers[256] = "";
+    size_t used = 0;
+    for (int i = 0; impls->names[i]; i++) {
+        if (takes(options, i, option) && used < sizeof takers - 64)
+            used += (size_t)snprintf(
+                takers + used, sizeof takers - used, "%s%.60s", used ? ", " : "", impls->names[i]);
+    }
+    if (!used)
+        return options_refuse(options, option->name, "no implementation of this program takes it");
+    return options_refuse(
+        options, option->name, "no chosen implementation takes it; it is taken by %s", takers);
+}
+
 static int refuse_without_effect(const struct options *options)
 {
     if (options->impl < 0)
@@ -489,15 +505,7 @@ static int refuse_without_effect(const struct options *options)
             taken = takes(options, impls->values[j].name, entry->option);
         if (taken)
             continue;
-        char takers[256] = "none here";
-        size_t used = 0;
-        for (int j = 0; impls->option->names[j]; j++) {
-            if (takes(options, j, entry->option) && used < sizeof takers - 64)
-                used += (size_t)snprintf(takers + used, sizeof takers - used, "%s%.60s",
-                    used ? ", " : "", impls->option->names[j]);
-        }
-        return options_refuse(options, entry->option->name,
-            "no chosen implementation takes it; it is taken by %s", takers);
+        return refuse_untaken(options, entry->option);
     }
     return -1;
 }

@@ -158,48 +158,50 @@ double case_bound_share(const struct case_result *result)
     return share;
 }
 
-/* The first live set whose own peak differs from its closed form: what to look at. */
-static void describe_sets(
+/* The first live set whose own peak differs from its closed form. */
+static bool set_fault(
     const struct case_rank *rank, const struct case_window *window, char *text, int size)
 {
-    text[0] = '\0';
     for (int set = 0; set < LIVE_SET_COUNT; set++) {
         int64_t got = window->peak.set_peak_bytes[set] - rank->resident_set_bytes[set];
         int64_t expected = window->expected_set_bytes[set];
         if (expected != ABSENT && got != expected) {
-            snprintf(text, (size_t)size, "; live set %s: %lld, closed form %lld",
+            snprintf(text, (size_t)size, "live set %s has %lld over resident, closed form %lld",
                 mem_live_set_name(set), (long long)got, (long long)expected);
-            return;
+            return true;
         }
     }
+    return false;
+}
+
+static bool window_fault(
+    const struct case_result *result, int rank, enum case_window_kind kind, char *text, int size)
+{
+    const struct case_window *window = &result->ranks[rank].windows[kind];
+    int64_t increment = case_increment_bytes(result, rank, kind);
+    char total[96] = "", set[96] = "";
+    if (increment == ABSENT)
+        return false;
+    if (window->bound_bytes != ABSENT && increment > window->bound_bytes)
+        snprintf(total, sizeof total, "%lld bytes over resident, above the bound of %lld",
+            (long long)increment, (long long)window->bound_bytes);
+    else if (window->expected_bytes != ABSENT && increment != window->expected_bytes)
+        snprintf(total, sizeof total, "%lld bytes over resident, closed form %lld",
+            (long long)increment, (long long)window->expected_bytes);
+    bool set_differs = set_fault(&result->ranks[rank], window, set, sizeof set);
+    if (!*total && !set_differs)
+        return false;
+    snprintf(text, (size_t)size, "rank %d, %s: %s%s%s", rank, case_window_name(kind), total,
+        *total && *set ? "; " : "", set);
+    return true;
 }
 
 bool case_memory_fault(const struct case_result *result, char *text, int size)
 {
-    char sets[128];
     for (int i = 0; i < result->rank_count; i++) {
         for (int w = 0; w < WINDOW_COUNT; w++) {
-            const struct case_rank *rank = &result->ranks[i];
-            const struct case_window *window = &rank->windows[w];
-            int64_t increment = case_increment_bytes(result, i, w);
-            if (increment == ABSENT)
-                continue;
-            describe_sets(rank, window, sets, sizeof sets);
-            if (window->bound_bytes != ABSENT && increment > window->bound_bytes) {
-                snprintf(text, (size_t)size,
-                    "rank %d, %s: %lld bytes over resident, above the bound of %lld%s", i,
-                    case_window_name(w), (long long)increment, (long long)window->bound_bytes,
-                    sets);
+            if (window_fault(result, i, w, text, size))
                 return true;
-            }
-            if ((window->expected_bytes != ABSENT && increment != window->expected_bytes) ||
-                *sets) {
-                snprintf(text, (size_t)size,
-                    "rank %d, %s: %lld bytes over resident, the closed form says %lld%s", i,
-                    case_window_name(w), (long long)increment, (long long)window->expected_bytes,
-                    sets);
-                return true;
-            }
         }
     }
     return false;

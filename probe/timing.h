@@ -11,13 +11,14 @@ double timing_now_s(void);
 
 struct timing_protocol {
     int warmup;        /* repetitions thrown away first */
-    int min_samples;   /* at least this many samples */
+    int min_samples;   /* at least this many samples, unless max_time_s is met */
     int max_samples;   /* at most this many */
     double min_time_s; /* at least this long in all, unless max_samples or max_time_s is met */
-    double max_time_s; /* never start another repetition after this long */
+    double max_time_s; /* once there is a sample, start no other repetition after this long */
     double target_rel; /* stop once the 95 % interval of the median is within +-this share of it */
 };
 
+/* Why it stopped; of several reasons at once the first in this order. */
 enum timing_stop { TIMING_RUNNING, TIMING_NOISE, TIMING_TIME, TIMING_SAMPLES };
 
 struct timing {
@@ -36,7 +37,8 @@ struct timing_summary {
     double min_s, max_s;
 };
 
-/* Samples 10 within 2 s or until within 2 %: what the programs use unless told otherwise. */
+/* At least 10 samples and 0.2 s, at most 1000 samples or 2 s, in between until within 2 %: what the
+ * programs use unless told otherwise. */
 struct timing_protocol timing_default(void);
 
 /* Returns 0, or -1 when memory is short. */
@@ -46,7 +48,8 @@ void timing_free(struct timing *t);
 /* True while another repetition is wanted. */
 bool timing_more(const struct timing *t);
 
-/* Hands over one repetition's seconds. */
+/* Hands over one repetition's seconds. One that comes after the stop is kept as a sample while
+ * there is room for it, and changes no decision. */
 void timing_add(struct timing *t, double seconds);
 
 /* "noise met", "time limit", "sample limit". */

@@ -27,11 +27,14 @@ void trace_add_memory(struct trace *t, int rank, double time_s, const struct mem
 /* Forgets what was collected so far. */
 void trace_clear(struct trace *t);
 
-/* Writes the file, replacing it. 0, or -1 with errno. */
+/* Writes the file, replacing it. 0, or -1 with errno: also ENOMEM or EINVAL when an event could not
+ * be kept since the last clear, for want of memory or because it ends before it begins, has no name
+ * or is at no finite time. */
 int trace_write(const struct trace *t, const char *path);
 
 /* Seconds during which rank's spans of kind `a` and of kind `b` ran at the same time: the measure
- * of (union of a) and (union of b) intersected. a == b gives the measure of the union. */
+ * of (union of a) and (union of b) intersected. a == b gives the measure of the union. NaN
+ * when memory is short. */
 double trace_overlap_s(const struct trace *t, int rank, enum trace_kind a, enum trace_kind b);
 
 /* The spans collected so far, for tests and summaries; valid until the next call that adds. */

@@ -1,0 +1,241 @@
+/* Products with few rows read B hardly more often than packing it would, so they read it in place.
+ *
+ * B[K, N]: a tile of DIRECT_ROWS x DIRECT_COLUMNS walks down B's rows, in slabs of k short enough
+ * that the next tile over the same columns finds them in cache. B stored [N, K]: a column's steps
+ * lie one after the other, so the lanes are rows of C instead: A is turned once, and each step of
+ * one column of B is broadcast to all rows. */
+#pragma once
+
+enum {
+    DIRECT_COLUMNS = DIRECT_VECTORS * LANES,
+    DIRECT_SLAB = 128, /* steps of k; 128 rows of B by 192 bytes stay in the first-level cache */
+    DIRECT_MOST_ROWS = 128,           /* more rows repay packing B */
+    LANES_LEAST_ROWS = LANES / 2 + 1, /* fewer would leave most lanes empty */
+    LANES_MOST_ROWS = 4 * LANES < 64 ? 4 * LANES : 64,
+    LANES_SLAB = 256, /* steps of k that are widened and laid out at a time */
+    LANES_PAD = 16
+};
+
+/* ---- B[K, N] in place --------------------------------------------------------------------------
+ */
+
+ALWAYS_INLINE void direct_tile(const int rows, const bool bf16, int64_t depth, const float *a,
+    const char *b, int64_t b_step_bytes, const struct chains *chains)
+{
+    const int vector_bytes = LANES * (bf16 ? 2 : 4);
+    vec chain[DIRECT_ROWS][DIRECT_VECTORS];
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < DIRECT_VECTORS; j++)
+            chain[i][j] = chains->from ? vec_load(chains->from + i * chains->from_ld + j * LANES)
+                                       : vec_zero();
+    for (int64_t k = 0; k < depth; k++, a += DIRECT_ROWS, b += b_step_bytes) {
+        vec column[DIRECT_VECTORS];
+#pragma GCC unroll 4
+        for (int j = 0; j < DIRECT_VECTORS; j++) {
+            column[j] = load(b + j * vector_bytes, bf16);
+            __builtin_prefetch(b + (2 * DIRECT_VECTORS + j) * vector_bytes);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            vec row = vec_set(a[i]);
+#pragma GCC unroll 4
+            for (int j = 0; j < DIRECT_VECTORS; j++)
+                chain[i][j] = vec_fma(row, column[j], chain[i][j]);
+        }
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < DIRECT_VECTORS; j++) {
+            float *to = chains->to + i * chains->to_ld + j * LANES;
+            vec_store(to, chains->add ? vec_add(vec_load(to), chain[i][j]) : chain[i][j]);
+        }
+}
+
+static __attribute__((noinline)) void direct_tile_rows(int rows, bool bf16, int64_t depth,
+    const float *a, const char *b, int64_t b_step_bytes, const struct chains *chains)
+{
+#define ROWS(count)                                                                                \
+    case count:                                                                                    \
+        if (count <= DIRECT_ROWS && bf16)                                                          \
+            direct_tile(count, true, depth, a, b, b_step_bytes, chains);                           \
+        else if (count <= DIRECT_ROWS)                                                             \
+            direct_tile(count, false, depth, a, b, b_step_bytes, chains);                          \
+        break
+    switch (rows) {
+        ROWS(1);
+        ROWS(2);
+        ROWS(3);
+        ROWS(4);
+        ROWS(5);
+        ROWS(6);
+        ROWS(7);
+        ROWS(8);
+    }
+#undef ROWS
+}
+
+static int64_t direct_panels(const struct product *p)
+{
+    return (p->rows + DIRECT_ROWS - 1) / DIRECT_ROWS;
+}
+
+/* The most steps between two stores of the chains. */
+static int64_t direct_depth(const struct product *p, const struct gemm_scratch *scratch)
+{
+    return at_most_long(DIRECT_SLAB, scratch->a_floats / (direct_panels(p) * DIRECT_ROWS));
+}
+
+/* Makes as many whole tiles of columns as there are; returns how many columns that is. */
+static int64_t direct_columns(const struct product *p, const struct gemm_scratch *scratch)
+{
+    const int64_t columns = round_down(p->columns, DIRECT_COLUMNS);
+    const int64_t panels = direct_panels(p);
+    const int64_t slab = direct_depth(p, scratch);
+    for (int64_t k = 0; k < p->depth; k += slab) {
+        const int64_t depth = at_most_long(p->depth - k, slab);
+        const struct chains whole = chains_of_block(p, k == 0, k + depth == p->depth);
+        for (int64_t i = 0; i < panels; i++)
+            pack_panel(DIRECT_ROWS, &p->a, i * DIRECT_ROWS, p->rows - i * DIRECT_ROWS, k, depth,
+                scratch->a + i * DIRECT_ROWS * depth);
+        for (int64_t column = 0; column < columns; column += DIRECT_COLUMNS)
+            for (int64_t i = 0; i < panels; i++) {
+                const struct chains here = chains_at(whole, i * DIRECT_ROWS, column);
+                direct_tile_rows(at_most(p->rows - i * DIRECT_ROWS, DIRECT_ROWS), p->b.bf16, depth,
+                    scratch->a + i * DIRECT_ROWS * depth, element(&p->b, k, column),
+                    p->b.ld * element_bytes_of(&p->b), &here);
+            }
+    }
+    return columns;
+}
+
+/* ---- B stored [N, K], lanes over rows of C
+ * ------------------------------------------------------- `groups` vectors of rows by `columns`
+ * columns of chains. */
+
+/* C is row-major and the chains lie across it: each is gathered through a small square. */
+ALWAYS_INLINE void lanes_begin(
+    vec *chain, const int groups, const int columns, int64_t rows, const struct chains *chains)
+{
+    float lane[LANE_ACCUMULATORS * LANES] = {0};
+    if (chains->from)
+        for (int64_t m = 0; m < rows; m++)
+            for (int i = 0; i < columns; i++)
+                lane[i * groups * LANES + m] = chains->from[m * chains->from_ld + i];
+    for (int q = 0; q < groups * columns; q++)
+        chain[q] = vec_load(lane + q * LANES);
+}
+
+ALWAYS_INLINE void lanes_end(const vec *chain, const int groups, const int columns, int64_t rows,
+    const struct chains *chains)
+{
+    float lane[LANE_ACCUMULATORS * LANES];
+    for (int q = 0; q < groups * columns; q++)
+        vec_store(lane + q * LANES, chain[q]);
+    for (int64_t m = 0; m < rows; m++)
+        for (int i = 0; i < columns; i++) {
+            float *to = chains->to + m * chains->to_ld + i;
+            const float value = lane[i * groups * LANES + m];
+            *to = chains->add ? *to + value : value;
+        }
+}
+
+/* Copies `steps` steps of each column to `to`, widened. */
+ALWAYS_INLINE void lanes_copy(const int columns, const bool bf16, const char *b,
+    int64_t b_line_bytes, int64_t steps, float *to, int64_t to_ld)
+{
+    for (int i = 0; i < columns; i++, b += b_line_bytes, to += to_ld) {
+        int64_t k = 0;
+        for (; k + LANES <= steps; k += LANES) {
+            const char *from = b + k * (bf16 ? 2 : 4);
+            vec_store(to + k, load(from, bf16));
+            __builtin_prefetch(from + 1024);
+        }
+        if (k < steps)
+            vec_store(to + k, load_first(b + k * (bf16 ? 2 : 4), (int)(steps - k), bf16));
+    }
+}
+
+/* `a`: one panel of LANES rows and `depth` steps per group. */
+ALWAYS_INLINE void lanes_tile(const int groups, const bool bf16, int64_t rows, int64_t depth,
+    const float *a, const char *b, int64_t b_line_bytes, float *copy, int64_t slab,
+    const struct chains *chains)
+{
+    const int columns = LANE_ACCUMULATORS / groups;
+    const int64_t copy_ld = slab + LANES_PAD;
+    vec chain[LANE_ACCUMULATORS];
+    lanes_begin(chain, groups, columns, rows, chains);
+    for (int64_t k0 = 0; k0 < depth; k0 += slab) {
+        const int64_t steps = depth - k0 < slab ? depth - k0 : slab;
+        lanes_copy(columns, bf16, b + k0 * (bf16 ? 2 : 4), b_line_bytes, steps, copy, copy_ld);
+        const float *step = a + k0 * LANES;
+        for (int64_t k = 0; k < steps; k++, step += LANES) {
+            vec row[4];
+#pragma GCC unroll 4
+            for (int g = 0; g < groups; g++)
+                row[g] = vec_load(step + g * depth * LANES);
+#pragma GCC unroll 24
+            for (int i = 0; i < columns; i++) {
+                vec column = vec_set(copy[i * copy_ld + k]);
+#pragma GCC unroll 4
+                for (int g = 0; g < groups; g++)
+                    chain[i * groups + g] = vec_fma(row[g], column, chain[i * groups + g]);
+            }
+        }
+    }
+    lanes_end(chain, groups, columns, rows, chains);
+}
+
+static __attribute__((noinline)) void lanes_tile_groups(int groups, bool bf16, int64_t rows,
+    int64_t depth, const float *a, const char *b, int64_t b_line_bytes, float *copy, int64_t slab,
+    const struct chains *chains)
+{
+#define GROUPS(count)                                                                              \
+    case count:                                                                                    \
+        if (bf16)                                                                                  \
+            lanes_tile(count, true, rows, depth, a, b, b_line_bytes, copy, slab, chains);          \
+        else                                                                                       \
+            lanes_tile(count, false, rows, depth, a, b, b_line_bytes, copy, slab, chains);         \
+        break
+    switch (groups) {
+        GROUPS(1);
+        GROUPS(2);
+        GROUPS(3);
+        GROUPS(4);
+    }
+#undef GROUPS
+}
+
+static int lanes_groups(const struct product *p)
+{
+    return (int)((p->rows + LANES - 1) / LANES);
+}
+
+/* The most steps between two stores of the chains. */
+static int64_t lanes_depth(const struct product *p, const struct gemm_scratch *scratch)
+{
+    return scratch->a_floats / (lanes_groups(p) * LANES);
+}
+
+/* Makes as many whole tiles of columns as there are; returns how many columns that is. */
+static int64_t lanes_columns(const struct product *p, const struct gemm_scratch *scratch)
+{
+    const int groups = lanes_groups(p);
+    const int width = LANE_ACCUMULATORS / groups;
+    const int64_t columns = round_down(p->columns, width);
+    const int64_t block = lanes_depth(p, scratch);
+    const int64_t room = round_down(scratch->b_floats / width, LANES) - LANES_PAD;
+    const int64_t slab = at_most_long(LANES_SLAB, room);
+    for (int64_t k = 0; k < p->depth; k += block) {
+        const int64_t depth = at_most_long(p->depth - k, block);
+        const struct chains whole = chains_of_block(p, k == 0, k + depth == p->depth);
+        for (int g = 0; g < groups; g++)
+            pack_panel(LANES, &p->a, g * LANES, p->rows - g * LANES, k, depth,
+                scratch->a + g * LANES * depth);
+        for (int64_t column = 0; column < columns; column += width) {
+            const struct chains here = chains_at(whole, 0, column);
+            lanes_tile_groups(groups, p->b.bf16, p->rows, depth, scratch->a,
+                element(&p->b, column, k), p->b.ld * element_bytes_of(&p->b), scratch->b, slab,
+                &here);
+        }
+    }
+    return columns;
+}

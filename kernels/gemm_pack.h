@@ -1,0 +1,150 @@
+/* Packing: a panel is `width` rows of A (or columns of B) by `depth` steps of k, stored step by
+ * step, so that a tile reads it straight through. Packing also widens BF16 and pads with +0. */
+#pragma once
+
+/* One operand. `lines` are rows of A or columns of B: what a result is made along. */
+struct operand {
+    const void *data;
+    int64_t ld; /* elements between stored rows */
+    bool bf16;
+    bool steps_stored_apart; /* a stored row is one step of k across all lines; else it is one line
+                              */
+};
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* How far ahead of a transposing pack the stored rows are fetched. */
+enum { PACK_AHEAD_BYTES = 256 };
+
+ALWAYS_INLINE const void *element(const struct operand *from, int64_t row, int64_t column)
+{
+    int64_t index = row * from->ld + column;
+    return from->bf16 ? (const void *)((const uint16_t *)from->data + index)
+                      : (const void *)((const float *)from->data + index);
+}
+
+/* Where one line begins. */
+ALWAYS_INLINE const void *line_of(const struct operand *from, int64_t line)
+{
+    return from->steps_stored_apart ? element(from, 0, line) : element(from, line, 0);
+}
+
+ALWAYS_INLINE int64_t element_bytes_of(const struct operand *from)
+{
+    return from->bf16 ? 2 : 4;
+}
+
+ALWAYS_INLINE vec load(const void *from, const bool bf16)
+{
+    return bf16 ? vec_load_bf16((const uint16_t *)from) : vec_load((const float *)from);
+}
+
+ALWAYS_INLINE vec load_first(const void *from, int count, const bool bf16)
+{
+    return bf16 ? vec_load_bf16_first((const uint16_t *)from, count)
+                : vec_load_first((const float *)from, count);
+}
+
+ALWAYS_INLINE int at_most(int64_t count, int limit)
+{
+    return count < 0 ? 0 : count < limit ? (int)count : limit;
+}
+
+/* Stores the first `count` lanes of one step of a panel. A whole vector is stored where its further
+ * lanes stay before `end`: the panel's next step, written later, covers them. (A masked store is
+ * slow on some CPUs.) */
+ALWAYS_INLINE void store_step(float *to, int count, const float *end, vec value)
+{
+    if (count == LANES || end - to >= LANES)
+        vec_store(to, value);
+    else
+        vec_store_first(to, count, value);
+}
+
+/* Stored rows are steps of k: copy `lines` of each. */
+ALWAYS_INLINE void pack_steps(const int width, const bool bf16, const void *data, int64_t ld,
+    int64_t lines, int64_t depth, float *to)
+{
+    const int element_bytes = bf16 ? 2 : 4;
+    const int64_t step_bytes = ld * element_bytes;
+    const float *end = to + width * depth;
+    const char *from = data;
+    for (int64_t k = 0; k < depth; k++, from += step_bytes, to += width)
+        for (int i = 0; i < width; i += LANES) {
+            const int room = at_most(width - i, LANES);
+            const char *at = from + i * element_bytes;
+            if (lines >= width && room == LANES)
+                vec_store(to + i, load(at, bf16));
+            else
+                store_step(to + i, room, end, load_first(at, at_most(lines - i, room), bf16));
+        }
+}
+
+/* LANES lines by LANES steps become LANES steps of the panel. */
+ALWAYS_INLINE void pack_block(const int room, const bool bf16, const char *from, int64_t line_bytes,
+    const int width, float *to, const float *end)
+{
+    vec block[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++, from += line_bytes) {
+        block[i] = i < room ? load(from, bf16) : vec_zero();
+        __builtin_prefetch(from + PACK_AHEAD_BYTES);
+    }
+    vec_transpose(block);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        store_step(to + i * width, room, end, block[i]);
+}
+
+/* The same at the operand's edges: `lines` of LANES lines, `steps` of LANES steps. */
+ALWAYS_INLINE void pack_edge_block(const int room, const bool bf16, const char *from,
+    int64_t line_bytes, int lines, int steps, const int width, float *to, const float *end)
+{
+    vec block[LANES];
+    for (int i = 0; i < LANES; i++)
+        block[i] = i < lines ? load_first(from + i * line_bytes, steps, bf16) : vec_zero();
+    vec_transpose(block);
+    for (int i = 0; i < steps; i++)
+        store_step(to + i * width, room, end, block[i]);
+}
+
+/* Stored rows are lines: turn them. */
+ALWAYS_INLINE void pack_lines(const int width, const bool bf16, const void *data, int64_t ld,
+    int64_t lines, int64_t depth, float *to)
+{
+    const int element_bytes = bf16 ? 2 : 4;
+    const int64_t line_bytes = ld * element_bytes;
+    const float *end = to + width * depth;
+    for (int line = 0; line < width; line += LANES) {
+        const int room = width - line < LANES ? width - line : LANES;
+        const int filled = at_most(lines - line, room);
+        for (int64_t k = 0; k < depth; k += LANES) {
+            const char *from = (const char *)data + line * line_bytes + k * element_bytes;
+            const int steps = at_most(depth - k, LANES);
+            float *out = to + k * width + line;
+            if (filled == room && steps == LANES)
+                pack_block(room, bf16, from, line_bytes, width, out, end);
+            else
+                pack_edge_block(room, bf16, from, line_bytes, filled, steps, width, out, end);
+        }
+    }
+}
+
+/* Packs lines [line, line+lines) (padded to `width`) of steps [k, k+depth). */
+ALWAYS_INLINE void pack_panel(const int width, const struct operand *from, int64_t line,
+    int64_t lines, int64_t k, int64_t depth, float *to)
+{
+    if (from->steps_stored_apart) {
+        const void *data = element(from, k, line);
+        if (from->bf16)
+            pack_steps(width, true, data, from->ld, lines, depth, to);
+        else
+            pack_steps(width, false, data, from->ld, lines, depth, to);
+    } else {
+        const void *data = element(from, line, k);
+        if (from->bf16)
+            pack_lines(width, true, data, from->ld, lines, depth, to);
+        else
+            pack_lines(width, false, data, from->ld, lines, depth, to);
+    }
+}

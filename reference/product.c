@@ -74,30 +74,49 @@ void ref_product(const float *a, const float *b, float *c, int64_t m, int64_t n,
     }
 }
 
-/* One row of C in FP64: steps [p, end) of its chains. */
-static inline void add_row_f64(const double *a, const double *b, int64_t ldb, double *restrict c,
-    int64_t columns, int64_t p, int64_t end)
+/* The same walk in FP64, over blocks of half the columns. */
+#define BLOCK_COLUMNS_F64 (BLOCK_COLUMNS / 2)
+
+static inline void two_rows_four_steps_f64(const double *a0, const double *a1, const double *b,
+    double *restrict c0, double *restrict c1, int64_t columns)
 {
-    for (; p + 4 <= end; p += 4) {
-        const double *b0 = b + p * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;
-        double a0 = a[p], a1 = a[p + 1], a2 = a[p + 2], a3 = a[p + 3];
-        for (int64_t j = 0; j < columns; j++)
-            c[j] = fma(a3, b3[j], fma(a2, b2[j], fma(a1, b1[j], fma(a0, b0[j], c[j]))));
+    const double *b0 = b, *b1 = b0 + BLOCK_COLUMNS_F64, *b2 = b1 + BLOCK_COLUMNS_F64,
+                 *b3 = b2 + BLOCK_COLUMNS_F64;
+    double a00 = a0[0], a01 = a0[1], a02 = a0[2], a03 = a0[3];
+    double a10 = a1[0], a11 = a1[1], a12 = a1[2], a13 = a1[3];
+    for (int64_t j = 0; j < columns; j++) {
+        c0[j] = fma(a03, b3[j], fma(a02, b2[j], fma(a01, b1[j], fma(a00, b0[j], c0[j]))));
+        c1[j] = fma(a13, b3[j], fma(a12, b2[j], fma(a11, b1[j], fma(a10, b0[j], c1[j]))));
     }
-    for (; p < end; p++)
-        for (int64_t j = 0; j < columns; j++)
-            c[j] = fma(a[p], b[p * ldb + j], c[j]);
 }
 
-/* FP64 sums claim no order, so four products are added to each element at once. */
+static void product_block_f64(const double *a, int64_t lda,
+    const double b[BLOCK_STEPS * BLOCK_COLUMNS_F64], double *c, int64_t ldc, int64_t m,
+    int64_t columns, int64_t steps)
+{
+    int64_t paired_rows = m / 2 * 2, grouped_steps = steps / 4 * 4;
+    for (int64_t i = 0; i < paired_rows; i += 2)
+        for (int64_t p = 0; p < grouped_steps; p += 4)
+            two_rows_four_steps_f64(a + i * lda + p, a + (i + 1) * lda + p,
+                b + p * BLOCK_COLUMNS_F64, c + i * ldc, c + (i + 1) * ldc, columns);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t p = i < paired_rows ? grouped_steps : 0; p < steps; p++)
+            for (int64_t j = 0; j < columns; j++)
+                c[i * ldc + j] = fma(a[i * lda + p], b[p * BLOCK_COLUMNS_F64 + j], c[i * ldc + j]);
+}
+
 void ref_product_f64(const double *a, const double *b, double *c, int64_t m, int64_t n, int64_t k)
 {
+    double block[BLOCK_STEPS * BLOCK_COLUMNS_F64];
     for (int64_t p = 0; p < k; p += BLOCK_STEPS) {
-        int64_t end = min_i64(p + BLOCK_STEPS, k);
-        for (int64_t j = 0; j < n; j += BLOCK_COLUMNS / 2)
-            for (int64_t i = 0; i < m; i++)
-                add_row_f64(
-                    a + i * k, b + j, n, c + i * n + j, min_i64(BLOCK_COLUMNS / 2, n - j), p, end);
+        int64_t steps = min_i64(BLOCK_STEPS, k - p);
+        for (int64_t j = 0; j < n; j += BLOCK_COLUMNS_F64) {
+            int64_t columns = min_i64(BLOCK_COLUMNS_F64, n - j);
+            for (int64_t step = 0; step < steps; step++)
+                memcpy(block + step * BLOCK_COLUMNS_F64, b + (p + step) * n + j,
+                    (size_t)columns * sizeof *block);
+            product_block_f64(a + p, k, block, c + j, n, m, columns, steps);
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 /* The reference's matrix loops, and the copies that put rows where those loops want them.
- * Everything is row-major and contiguous. */
+ * Everything is row-major and contiguous, and outputs overlap no input. */
 #pragma once
 #include <stdint.h>
 #include "kernels/arith.h"

@@ -361,8 +361,7 @@ static int work_begin(
     return 0;
 }
 
-/* Checks sizes and targets; returns the number of valid tokens, or -1 with `error`. */
-static int64_t check_problem(const struct ref_vocab_problem *problem, char *error, int size)
+int64_t ref_vocab_check(const struct ref_vocab_problem *problem, char *error, int size)
 {
     int64_t tokens = 0, valid = 0;
     if (problem->ranks < 1 || problem->ranks > VOCAB_RANKS_MAX || problem->hidden < 1 ||
@@ -431,7 +430,7 @@ enum { LOSS = 1, GRADIENTS = 2 };
 static int run(const struct ref_vocab_problem *problem, const struct vocab_order *order, int wanted,
     struct ref_vocab_result *result, char *error, int size)
 {
-    int64_t valid = check_problem(problem, error, size);
+    int64_t valid = ref_vocab_check(problem, error, size);
     if (valid < 0)
         return -1;
     struct vocab_order room = {0};
@@ -490,7 +489,7 @@ static int check_list(
 int ref_vocab_sampled(const struct ref_vocab_problem *problem, const struct vocab_order *order,
     const struct ref_vocab_sample *sample, struct ref_vocab_result *result, char *error, int size)
 {
-    int64_t valid = check_problem(problem, error, size);
+    int64_t valid = ref_vocab_check(problem, error, size);
     if (valid < 0)
         return -1;
     struct vocab_order room = {0};

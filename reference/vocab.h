@@ -18,6 +18,9 @@ struct ref_vocab_problem {
     const int64_t *targets; /* [sum of tokens] */
 };
 
+/* Checks sizes and targets. The number of valid tokens, or -1 with `error` naming what is wrong. */
+int64_t ref_vocab_check(const struct ref_vocab_problem *problem, char *error, int size);
+
 /* Arrays are the caller's; dx and dw may be NULL (forward only). */
 struct ref_vocab_result {
     float *max, *log_z, *loss; /* [tokens] */
@@ -54,7 +57,9 @@ int ref_vocab_sampled(const struct ref_vocab_problem *problem, const struct voca
     const struct ref_vocab_sample *sample, struct ref_vocab_result *result, char *error, int size);
 
 /* FP64 and free of any order: values, and for each the largest error that an FP32 implementation
- * under docs/ARITHMETIC.md can have, derived there. Arrays as in ref_vocab_result. */
+ * under docs/ARITHMETIC.md can have, derived in vocab_f64.c. NaN: every implementation gives NaN. A
+ * bound of infinity: nothing can be said (sums near the end of FP32's range, infinite inputs).
+ * Arrays as in ref_vocab_result. */
 struct ref_vocab_f64 {
     double *loss, *loss_bound; /* [tokens] */
     double *dx, *dx_bound;     /* [tokens, H]; NULL = forward only */

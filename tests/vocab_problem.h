@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "bench/harness/check.h"
 #include "probe/seed.h"
 #include "reference/vocab.h"
 
@@ -169,4 +170,52 @@ static inline struct vocab_order order_create(int ranks, enum problem_order kind
             dw->part = kind == ORDER_WEIGHTS_MOVE ? up : down;
         }
     return order;
+}
+
+/* The outputs of a result as tensors. */
+struct output {
+    const char *name;
+    enum dtype type;
+    void *values;
+    int dims;
+    int64_t shape[2];
+};
+
+enum { OUTPUT_MAX, OUTPUT_LOG_Z, OUTPUT_LOSS, OUTPUT_DX, OUTPUT_DW, OUTPUT_COUNT };
+
+static inline void result_outputs(
+    const struct problem *p, const struct ref_vocab_result *r, struct output outputs[OUTPUT_COUNT])
+{
+    int64_t hidden = p->reference.hidden;
+    outputs[OUTPUT_MAX] = (struct output){"max", DTYPE_F32, r->max, 1, {p->tokens, 1}};
+    outputs[OUTPUT_LOG_Z] = (struct output){"log_z", DTYPE_F32, r->log_z, 1, {p->tokens, 1}};
+    outputs[OUTPUT_LOSS] = (struct output){"loss", DTYPE_F32, r->loss, 1, {p->tokens, 1}};
+    outputs[OUTPUT_DX] = (struct output){"dx", p->reference.dtype, r->dx, 2, {p->tokens, hidden}};
+    outputs[OUTPUT_DW] = (struct output){"dw", DTYPE_F32, r->dw, 2, {p->reference.vocab, hidden}};
+}
+
+/* Bit by bit; where they differ, `text` says where. */
+static inline bool outputs_equal(
+    const struct output *got, const struct output *want, char *text, int size)
+{
+    struct check_difference difference;
+    bool equal = check_equal(
+        got->type, got->values, want->values, got->shape[0] * got->shape[1], &difference);
+    check_describe(got->name, got->dims, got->shape, &difference, text, size);
+    return equal;
+}
+
+static inline bool results_equal(const struct problem *p, const struct ref_vocab_result *got,
+    const struct ref_vocab_result *want, char *text, int size)
+{
+    struct output a[OUTPUT_COUNT], b[OUTPUT_COUNT];
+    result_outputs(p, got, a);
+    result_outputs(p, want, b);
+    for (int i = 0; i < OUTPUT_COUNT; i++)
+        if (!outputs_equal(&a[i], &b[i], text, size))
+            return false;
+    snprintf(text, (size_t)size, "mean %.17g and %.17g, valid %lld and %lld", got->mean, want->mean,
+        (long long)got->valid, (long long)want->valid);
+    bool both_nan = got->mean != got->mean && want->mean != want->mean;
+    return (got->mean == want->mean || both_nan) && got->valid == want->valid;
 }

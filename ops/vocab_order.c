@@ -43,6 +43,24 @@ bool vocab_order_equal(const struct vocab_order *a, const struct vocab_order *b)
            lists_equal(a->dw, b->dw, count);
 }
 
+static bool list_default(const struct vocab_part *list, int ranks)
+{
+    for (int i = 0; i < ranks * ranks; i++)
+        if (list[i].part != i % ranks || list[i].starts != (i % ranks == 0))
+            return false;
+    return true;
+}
+
+bool vocab_order_default_dx(const struct vocab_order *order)
+{
+    return list_default(order->dx, order->ranks);
+}
+
+bool vocab_order_default_dw(const struct vocab_order *order)
+{
+    return list_default(order->dw, order->ranks);
+}
+
 /* One sum over `ranks` parts: each exactly once, the first of them starting a segment. */
 static int check_list(const struct vocab_part *list, int ranks, const char *tensor, int owner,
     const char *kind, char *error, int size)

@@ -30,6 +30,10 @@ int vocab_order_init(struct vocab_order *order, int ranks);
 void vocab_order_free(struct vocab_order *order);
 bool vocab_order_equal(const struct vocab_order *a, const struct vocab_order *b);
 
+/* True when the sums of dX (of dW) are the default one's: one chain over ascending parts. */
+bool vocab_order_default_dx(const struct vocab_order *order);
+bool vocab_order_default_dw(const struct vocab_order *order);
+
 /* Writes why the order does not cover the problem exactly (a part missing, met twice, out of range,
  * or a first part that starts no segment). 0 when it does, else -1. */
 int vocab_order_check(const struct vocab_order *order, char *error, int size);

@@ -1,0 +1,346 @@
+/* The gate of the vocabulary program: bytes against the reference in the declared order, values
+ * against FP64, and how far the declared order's bits are from the default one's. */
+#include "bench/harness/vocab_check.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "bench/harness/check.h"
+#include "bench/harness/vocab_reference.h"
+#include "probe/digest.h"
+#include "probe/host.h"
+#include "probe/seed.h"
+
+/* Streams of the sample's random choice, apart from the inputs' tensors. */
+enum { SAMPLE_TOKENS = 101, SAMPLE_ROWS = 102 };
+#define SAMPLE_SEED 20260914
+
+struct vocab_checker {
+    struct vocab_reference *reference;
+};
+
+/* One output tensor in its case_tensor. */
+struct tensor {
+    const char *name;
+    enum dtype type;
+    int dims;
+    int64_t rows, columns;
+    const void *got;
+    bool declared;
+};
+
+enum { TENSORS = 5 };
+
+struct vocab_checker *vocab_checker_create(void)
+{
+    struct vocab_checker *checker = calloc(1, sizeof *checker);
+    if (!checker)
+        return NULL;
+    checker->reference = vocab_reference_create(host_memory_limit_bytes() / 4);
+    if (!checker->reference) {
+        free(checker);
+        return NULL;
+    }
+    return checker;
+}
+
+void vocab_checker_free(struct vocab_checker *checker)
+{
+    if (checker)
+        vocab_reference_free(checker->reference);
+    free(checker);
+}
+
+int64_t vocab_check_operations(const struct vocab_shape *shape, bool backward)
+{
+    double operations = (double)vocab_total_tokens(shape) * (double)shape->vocab *
+                        (double)shape->hidden * (backward ? 3 : 1);
+    return operations < 9e18 ? (int64_t)operations : INT64_MAX;
+}
+
+static struct ref_vocab_problem problem_of(const struct vocab_inputs *inputs)
+{
+    const struct vocab_shape *shape = &inputs->shape;
+    return (struct ref_vocab_problem){.ranks = shape->ranks,
+        .tokens = shape->tokens,
+        .hidden = shape->hidden,
+        .vocab = shape->vocab,
+        .dtype = shape->dtype,
+        .x = inputs->x,
+        .w = inputs->w,
+        .targets = inputs->targets};
+}
+
+/* The outputs of a run; dx and dw only where there was a backward pass. Returns how many. */
+static int list_tensors(
+    const struct vocab_run *run, const struct vocab_order *order, struct tensor out[TENSORS])
+{
+    const struct vocab_shape *shape = &run->inputs->shape;
+    const struct vocab_outputs *o = &run->outputs;
+    int64_t tokens = vocab_total_tokens(shape);
+    out[0] = (struct tensor){"loss", DTYPE_F32, 1, tokens, 1, o->loss, false};
+    out[1] = (struct tensor){"max", DTYPE_F32, 1, tokens, 1, o->max, false};
+    out[2] = (struct tensor){"log_z", DTYPE_F32, 1, tokens, 1, o->log_z, false};
+    if (!run->backward)
+        return 3;
+    out[3] = (struct tensor){
+        "dX", shape->dtype, 2, tokens, shape->hidden, o->dx, !vocab_order_default_dx(order)};
+    out[4] = (struct tensor){
+        "dW", DTYPE_F32, 2, shape->vocab, shape->hidden, o->dw, !vocab_order_default_dw(order)};
+    return 5;
+}
+
+static int add_digests(const struct tensor *tensors, int count, struct case_result *result)
+{
+    for (int i = 0; i < count; i++) {
+        const struct tensor *t = &tensors[i];
+        struct case_tensor *out = case_result_tensor(result, t->name);
+        struct digest *d = digest_create();
+        if (!out || !d)
+            return -1;
+        if (t->type == DTYPE_BF16)
+            digest_bf16(d, t->got, t->rows * t->columns);
+        else
+            digest_f32(d, t->got, t->rows * t->columns);
+        digest_finish(d, out->digest);
+        out->verdict = VERDICT_OFF;
+        out->declared_order = t->declared;
+    }
+    return 0;
+}
+
+/* Compares `rows` rows of a tensor with `want`; row i of both is global row list[i] (NULL: i). */
+static void compare_rows(const struct tensor *t, const void *got, const void *want, int64_t rows,
+    const int64_t *list, struct case_tensor *out)
+{
+    struct check_difference difference;
+    int64_t shape[2] = {t->rows, t->columns};
+    if (check_equal(t->type, got, want, rows * t->columns, &difference)) {
+        out->verdict = VERDICT_BITWISE;
+        return;
+    }
+    out->verdict = VERDICT_MISMATCH;
+    if (list) /* name the row where it stands in the whole */
+        difference.first =
+            list[difference.first / t->columns] * t->columns + difference.first % t->columns;
+    check_describe(t->name, t->dims, shape, &difference, out->fault, sizeof out->fault);
+}
+
+/* ---- reference ----------------------------------------------------------------------------------
+ */
+
+static void note_distance(const struct tensor *tensors, int count,
+    const struct ref_vocab_result *defaults, struct case_result *result)
+{
+    const void *want[TENSORS] = {
+        defaults->loss, defaults->max, defaults->log_z, defaults->dx, defaults->dw};
+    for (int i = 0; i < count; i++) {
+        struct check_ulp ulp = check_ulp_distance(
+            tensors[i].type, tensors[i].got, want[i], tensors[i].rows * tensors[i].columns);
+        result->tensors[i].has_ulp = true;
+        result->tensors[i].ulp_max = ulp.max;
+        result->tensors[i].ulp_mean = ulp.mean;
+    }
+}
+
+/* A result that equals the reference must also be near the truth: a mirrored mistake would not be.
+ */
+static void demand_bounds(const struct tensor *tensors, int count, const struct ref_vocab_f64 *f64,
+    struct case_result *result)
+{
+    const int which[3] = {0, 3, 4};
+    const double *value[3] = {f64->loss, f64->dx, f64->dw};
+    const double *bound[3] = {f64->loss_bound, f64->dx_bound, f64->dw_bound};
+    for (int i = 0; i < 3; i++) {
+        const struct tensor *t = &tensors[which[i]];
+        struct case_tensor *out = &result->tensors[which[i]];
+        int64_t first;
+        double worst;
+        if (which[i] >= count || out->verdict == VERDICT_MISMATCH ||
+            check_bounded(
+                t->type, t->got, value[i], bound[i], t->rows * t->columns, &first, &worst))
+            continue;
+        out->verdict = VERDICT_MISMATCH;
+        snprintf(out->fault, sizeof out->fault,
+            "%s: element %lld is %g times its bound away from the FP64 reference", t->name,
+            (long long)first, worst);
+    }
+}
+
+static int against_reference(struct vocab_checker *checker, const struct vocab_run *run,
+    const struct vocab_order *order, const struct tensor *tensors, int count,
+    struct case_result *result, char *error, int size)
+{
+    struct ref_vocab_problem problem = problem_of(run->inputs);
+    struct ref_vocab_result want;
+    struct ref_vocab_f64 f64;
+    if (vocab_reference_get(checker->reference, &problem, NULL, run->backward, &want, error, size))
+        return -1;
+    note_distance(tensors, count, &want, result);
+    if (vocab_reference_get(checker->reference, &problem, order, run->backward, &want, error, size))
+        return -1;
+    const void *wanted[TENSORS] = {want.loss, want.max, want.log_z, want.dx, want.dw};
+    for (int i = 0; i < count; i++)
+        compare_rows(
+            &tensors[i], tensors[i].got, wanted[i], tensors[i].rows, NULL, &result->tensors[i]);
+    if (vocab_reference_get_f64(checker->reference, &problem, run->backward, &f64, error, size))
+        return -1;
+    demand_bounds(tensors, count, &f64, result);
+    return 0;
+}
+
+/* ---- sample -------------------------------------------------------------------------------------
+ */
+
+static int compare_index(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The first, the last, and random others of [0, total): ascending, distinct. Returns how many. */
+static int64_t choose(int64_t *out, int64_t count, int64_t total, uint32_t stream)
+{
+    int64_t kept = 0, wanted = count < total ? count : total;
+    for (int64_t i = 0; i < wanted; i++)
+        out[i] = wanted == total ? i
+                 : i == 0        ? 0
+                 : i == 1        ? total - 1
+                                 : seed_index(SAMPLE_SEED, stream, i, total);
+    qsort(out, (size_t)wanted, sizeof *out, compare_index);
+    for (int64_t i = 0; i < wanted; i++)
+        if (!kept || out[kept - 1] != out[i])
+            out[kept++] = out[i];
+    return kept;
+}
+
+static void gather_rows(const struct tensor *t, const int64_t *list, int64_t count, void *out)
+{
+    size_t bytes = (size_t)(t->columns * dtype_bytes(t->type));
+    for (int64_t i = 0; i < count; i++)
+        memcpy(
+            (char *)out + (size_t)i * bytes, (const char *)t->got + (size_t)list[i] * bytes, bytes);
+}
+
+/* What a sample works in; freed as one. */
+struct sample_arrays {
+    int64_t *tokens, *rows;
+    float *vectors; /* max, log z, loss of the sampled tokens */
+    void *dx, *dw, *got;
+};
+
+static int sample_alloc(struct sample_arrays *a, int64_t samples, int64_t hidden)
+{
+    size_t n = (size_t)samples, row = (size_t)hidden * 4;
+    *a = (struct sample_arrays){.tokens = malloc(n * 8),
+        .rows = malloc(n * 8),
+        .vectors = malloc(n * 12),
+        .dx = malloc(n * row),
+        .dw = malloc(n * row),
+        .got = malloc(n * row)};
+    return a->tokens && a->rows && a->vectors && a->dx && a->dw && a->got ? 0 : -1;
+}
+
+static void sample_free(struct sample_arrays *a)
+{
+    free(a->tokens);
+    free(a->rows);
+    free(a->vectors);
+    free(a->dx);
+    free(a->dw);
+    free(a->got);
+}
+
+static int against_sample(const struct vocab_run *run, const struct vocab_order *order,
+    int64_t samples, const struct tensor *tensors, int count, struct case_result *result,
+    char *error, int size)
+{
+    struct ref_vocab_problem problem = problem_of(run->inputs);
+    struct sample_arrays a;
+    int64_t larger = problem.vocab > tensors[0].rows ? problem.vocab : tensors[0].rows;
+    samples = samples < larger ? samples : larger + 1;
+    snprintf(error, (size_t)size, "no host memory for %lld samples", (long long)samples);
+    int status = sample_alloc(&a, samples, problem.hidden);
+    if (status == 0) {
+        int64_t tokens = choose(a.tokens, samples, tensors[0].rows, SAMPLE_TOKENS);
+        int64_t rows = run->backward ? choose(a.rows, samples, problem.vocab, SAMPLE_ROWS) : 0;
+        struct ref_vocab_sample sample = {.tokens_count = tokens,
+            .tokens = a.tokens,
+            .rows_count = rows,
+            .rows = a.rows,
+            .all_max = run->outputs.max,
+            .all_log_z = run->outputs.log_z};
+        struct ref_vocab_result want = {.max = a.vectors,
+            .log_z = a.vectors + samples,
+            .loss = a.vectors + 2 * samples,
+            .dx = run->backward ? a.dx : NULL,
+            .dw = run->backward ? a.dw : NULL};
+        status = ref_vocab_sampled(&problem, order, &sample, &want, error, size);
+        const void *wanted[TENSORS] = {want.loss, want.max, want.log_z, want.dx, want.dw};
+        for (int i = 0; status == 0 && i < count; i++) {
+            bool weight = i == 4;
+            const int64_t *list = weight ? a.rows : a.tokens;
+            gather_rows(&tensors[i], list, weight ? rows : tokens, a.got);
+            compare_rows(
+                &tensors[i], a.got, wanted[i], weight ? rows : tokens, list, &result->tensors[i]);
+        }
+    }
+    sample_free(&a);
+    return status;
+}
+
+/* ---- baseline -----------------------------------------------------------------------------------
+ */
+
+static int against_baseline(const struct vocab_run *run, const struct tensor *tensors,
+    struct case_result *result, char *error, int size)
+{
+    struct vocab_options defaults = {.move = VOCAB_MOVE_AUTO};
+    struct case_result scratch;
+    struct vocab_run baseline = {.impl = vocab_impls[0],
+        .options = &defaults,
+        .inputs = run->inputs,
+        .ranks = run->ranks,
+        .collect = true};
+    if (case_result_init(&scratch, run->ranks->count)) {
+        snprintf(error, (size_t)size, "no host memory for the baseline's run");
+        return -1;
+    }
+    int status = vocab_run(&baseline, &scratch);
+    if (status)
+        snprintf(
+            error, (size_t)size, "baseline %s: %s", baseline.impl->name, baseline.failure.message);
+    const void *wanted[3] = {baseline.outputs.loss, baseline.outputs.max, baseline.outputs.log_z};
+    for (int i = 0; status == 0 && i < 3; i++)
+        compare_rows(
+            &tensors[i], tensors[i].got, wanted[i], tensors[i].rows, NULL, &result->tensors[i]);
+    vocab_outputs_free(&baseline.outputs);
+    case_result_free(&scratch);
+    return status;
+}
+
+int vocab_check(struct vocab_checker *checker, struct vocab_run *run, struct vocab_inputs *inputs,
+    enum case_check level, int64_t samples, struct case_result *result, char *error, int size)
+{
+    struct vocab_order order;
+    struct tensor tensors[TENSORS];
+    if (vocab_order_init(&order, inputs->shape.ranks)) {
+        snprintf(error, (size_t)size, "no host memory for the order");
+        return -1;
+    }
+    run->impl->order(&inputs->shape, run->options, &order);
+    int count = list_tensors(run, &order, tensors);
+    snprintf(error, (size_t)size, "no host memory for the inputs as arrays");
+    int status = add_digests(tensors, count, result);
+    if (status == 0 && (level == CASE_CHECK_REFERENCE || level == CASE_CHECK_SAMPLE))
+        status = vocab_inputs_materialize(inputs);
+    if (status == 0 && level == CASE_CHECK_REFERENCE)
+        status = against_reference(checker, run, &order, tensors, count, result, error, size);
+    else if (status == 0 && level == CASE_CHECK_SAMPLE)
+        status = against_sample(run, &order, samples, tensors, count, result, error, size);
+    else if (status == 0 && level == CASE_CHECK_BASELINE)
+        status = against_baseline(run, tensors, result, error, size);
+    if (level != CASE_CHECK_OFF)
+        case_check_text(level, samples, result->against, sizeof result->against);
+    vocab_order_free(&order);
+    return status;
+}

@@ -17,8 +17,9 @@ struct comm;
 int comm_rank(const struct comm *comm);
 int comm_size(const struct comm *comm);
 
-/* Another communicator over the same ranks; collective. It lives as long as its parent. NULL after a
- * failure (every call takes a NULL communicator then and does nothing). */
+/* Another communicator over the same ranks; collective. It lives as long as its parent. NULL after
+ * a failure (every call takes a NULL communicator then and does nothing). `name` is kept by
+ * reference. */
 struct comm *comm_dup(struct comm *comm, const char *name);
 
 /* One message of an exchange: peer may be the rank itself (a local copy). */
@@ -28,9 +29,11 @@ struct comm_part {
     int64_t bytes; /* 0: no message */
 };
 
-/* Between a pair of ranks the sender's parts and the receiver's parts match in list order and must
- * agree in bytes (a mismatch fails the group, naming both). The exchange is complete on `stream`
- * when this rank's parts are sent and received. Sources and targets must not overlap. */
+/* Between a pair of ranks the sender's parts and the receiver's parts match in list order, those of
+ * 0 bytes left out, and must agree in bytes; all ranks give the exchange the same label (a mismatch
+ * fails the group, naming both ranks). The exchange is complete on `stream` when this rank's parts
+ * are sent and received. Sources and targets must not overlap. `label` is kept by reference; the
+ * lists are copied. */
 void comm_exchange(struct comm *comm, struct stream *stream, const char *label,
     const struct comm_part *send, int sends, const struct comm_part *receive, int receives);
 
@@ -39,13 +42,15 @@ void comm_all_to_all_v(struct comm *comm, struct stream *stream, const void *sen
     const int64_t *send_bytes, const int64_t *send_offsets, void *receive,
     const int64_t *receive_bytes, const int64_t *receive_offsets);
 
-/* Rank p's `bytes[p]` land at offset sum(bytes[0..p-1]) of `receive` on every rank. */
+/* Rank p's `bytes[p]` land at offset sum(bytes[0..p-1]) of `receive` on every rank. In place when
+ * `send` is where this rank's bytes land. */
 void comm_all_gather_v(struct comm *comm, struct stream *stream, const void *send, void *receive,
     const int64_t *bytes);
 
 void comm_broadcast(struct comm *comm, struct stream *stream, void *data, int64_t bytes, int root);
 
-/* ---- host side: small metadata, blocking, real on every backend --------------------------------- */
+/* ---- host side: small metadata, blocking, real on every backend ---------------------------------
+ */
 
 /* Rank p's `bytes` land at receive + p*bytes on every rank. 0, or -1 after an abort. */
 int comm_host_all_gather(struct comm *comm, const void *send, void *receive, int64_t bytes);
@@ -66,7 +71,8 @@ struct comm_traffic {
 struct comm_traffic comm_traffic(const struct comm *comm);
 void comm_traffic_reset(struct comm *comm);
 
-/* ---- ranks -------------------------------------------------------------------------------------- */
+/* ---- ranks --------------------------------------------------------------------------------------
+ */
 
 struct rank {
     int index, count;
@@ -75,10 +81,10 @@ struct rank {
 };
 
 struct ranks_config {
-    int count;                   /* ranks, 1 .. 1024 */
-    struct dev_config device;    /* rank is filled in for each */
-    double message_bytes_per_s;  /* paced messages; 0 = as fast as they go */
-    double timeout_s;            /* a rank that waits longer for its peers aborts the group; 0 = 60 */
+    int count;                  /* ranks, 1 .. 1024 */
+    struct dev_config device;   /* rank is filled in for each */
+    double message_bytes_per_s; /* paced messages; 0 = as fast as they go */
+    double timeout_s; /* a rank that waits longer for its peers aborts the group; 0 = 60 */
 };
 
 struct ranks_failure {
@@ -88,7 +94,8 @@ struct ranks_failure {
 };
 
 /* Runs body once per rank, each on its own host thread with its own device and communicator, and
- * waits for all. body returns 0 or a negative number; a negative number, or a device that failed,
- * aborts the others. Returns 0, or -1 with *failure telling the first failure. */
+ * waits for all. Without a pool in config->device the ranks share one with a thread per core. body
+ * returns 0 or a negative number; a negative number, or a device that failed, aborts the others.
+ * Returns 0, or -1 with *failure telling the first failure. */
 int ranks_run(const struct ranks_config *config, int (*body)(struct rank *rank, void *context),
     void *context, struct ranks_failure *failure);

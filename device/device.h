@@ -5,9 +5,9 @@
  * in docs/DEVICE.md.
  *
  * Errors are sticky. The first failure (out of memory, a failed kernel, an aborted communicator) is
- * kept in the device; from then on every call of this device is a no-op, dev_alloc returns NULL, and
- * the group's communicators are aborted so that no rank waits for this one. A schedule therefore
- * reads like a drawing: it enqueues its steps, and returns dev_status() at its end.
+ * kept in the device; from then on every call of this device is a no-op, dev_alloc returns NULL,
+ * and the group's communicators are aborted so that no rank waits for this one. A schedule
+ * therefore reads like a drawing: it enqueues its steps, and returns dev_status() at its end.
  *
  * Every call is made by the rank's own host thread. */
 #pragma once
@@ -38,11 +38,11 @@ struct dev_config {
     int64_t host_limit_bytes;   /* of pinned host memory; 0 = no limit */
     double h2d_bytes_per_s;     /* paced copies; 0 = as fast as they go */
     double d2h_bytes_per_s;
-    bool serial_streams; /* every stream is the main stream: no overlap */
-    bool check_order;    /* prove that conflicting accesses are ordered by events */
-    int kernel_threads;  /* width of one kernel, >= 1 */
-    struct dev_pool *pool;
-    struct trace *trace; /* may be NULL */
+    bool serial_streams;   /* every stream is the main stream: no overlap */
+    bool check_order;      /* prove that conflicting accesses are ordered by events */
+    int kernel_threads;    /* width of one kernel; 0: the pool's threads, shared out by ranks_run */
+    struct dev_pool *pool; /* outlives the device */
+    struct trace *trace;   /* may be NULL */
 };
 
 /* Opens a device. On failure *out is NULL and `error` says why. */
@@ -66,13 +66,17 @@ void dev_on_failure(struct device *dev, void (*notify)(void *context), void *con
 /* ---- memory ------------------------------------------------------------------------------------
  * Allocation and free happen in the program order of the main stream: a block freed now may be
  * handed out by the next dev_alloc, and what was enqueued on the main stream before the free still
- * sees the old contents. Another stream waits for the main stream before it touches a new block, and
- * the main stream waits for that stream before the block is freed. Blocks are 256-byte aligned; new
- * blocks hold unspecified bytes (NaN-filled under check_order). */
+ * sees the old contents. Another stream waits for a point of the main stream after the allocation
+ * before it touches a new block, and the main stream waits for that stream before the block is
+ * freed. Blocks are 256-byte aligned; new blocks hold unspecified bytes (NaN-filled under
+ * check_order). A block of 0 bytes has an address of its own. `label` is copied. */
 void *dev_alloc(struct device *dev, int64_t bytes, enum live_set set, const char *label);
 void dev_free(struct device *dev, void *block); /* NULL is fine */
 
-/* Pinned host memory: the only host memory that an asynchronous copy may name. */
+/* Pinned host memory: the only host memory that an asynchronous copy or dev_launch_host may name.
+ * It belongs to the host thread: before the host touches a block, or frees it, it waits (dev_sync,
+ * dev_sync_event) for what uses it. On the simulated device it is address space that reads as zeros
+ * until the host writes to it. */
 void *dev_host_alloc(struct device *dev, int64_t bytes, enum live_set set, const char *label);
 void dev_host_free(struct device *dev, void *block);
 
@@ -90,8 +94,10 @@ struct event {
 struct stream *dev_main_stream(struct device *dev);
 
 /* A further in-order stream ("copy", "dispatch"; the name appears in traces and is kept by
- * reference). Streams live until dev_close; asking again for a name gives the same stream. NULL
- * when the device has failed: every call takes a NULL stream then and does nothing. */
+ * reference). Streams live until dev_close; asking again for a name gives the same stream. At most
+ * DEV_STREAMS_MAX, the main stream included. NULL when the device has failed: every call takes a
+ * NULL stream then and does nothing. */
+#define DEV_STREAMS_MAX 16
 struct stream *dev_stream(struct device *dev, const char *name);
 struct device *stream_device(struct stream *stream);
 
@@ -118,10 +124,19 @@ void dev_copy_d2h(struct stream *stream, void *host_to, const void *device_from,
 void dev_copy_d2d(struct stream *stream, void *to, const void *from, int64_t bytes);
 void dev_fill(struct stream *stream, void *to, int byte, int64_t bytes);
 
-/* Blocking, after all streams, from and to any host memory; not paced, not part of any schedule:
- * for loading inputs and reading results. On the simulated device dev_read fills with zeros. */
-void dev_write(struct device *dev, void *device_to, const void *host_from, int64_t bytes);
-void dev_read(struct device *dev, void *host_to, const void *device_from, int64_t bytes);
+/* Blocking, after all streams, between a block (of the device or pinned) and any host memory; not
+ * paced, not part of any schedule: for loading inputs and reading results. On the simulated device
+ * dev_write does nothing and dev_read fills with zeros. */
+void dev_write(struct device *dev, void *block_to, const void *host_from, int64_t bytes);
+void dev_read(struct device *dev, void *host_to, const void *block_from, int64_t bytes);
+
+/* A value that the schedule itself reads back and acts on (a norm, a flag): blocks until `stream`
+ * has done what was enqueued, then copies at most DEV_FETCH_MAX bytes from a block (of the device
+ * or pinned) to any host memory. The simulated device, which computes nothing, gives `simulated`
+ * instead. After a failure host_to is left alone. */
+#define DEV_FETCH_MAX 4096
+void dev_fetch(struct stream *stream, void *host_to, const void *block_from, int64_t bytes,
+    const void *simulated);
 
 /* ---- kernels -----------------------------------------------------------------------------------
  * A kernel is a constant: its name, and what it is on each backend. `args` is a struct that is
@@ -161,11 +176,17 @@ struct kernel {
     int (*cuda)(const void *args, void *cuda_stream); /* NULL where not built */
     void (*cost)(const void *args, struct kernel_cost *cost);
     /* Fills at most DEV_ACCESS_MAX ranges and returns how many. A strided operand is one range from
-     * its first to its last byte. */
+     * its first to its last byte. Needed under check_order. */
     int (*access)(const void *args, struct dev_access *ranges);
 };
 
 void dev_launch(
+    struct stream *stream, const struct kernel *kernel, const void *args, size_t args_bytes);
+
+/* Runs the kernel's cpu function in stream order on every backend, with the pool's threads;
+ * pointers in `args` are pinned host memory. For work that a schedule leaves to the host, such as
+ * an optimizer whose state stays there. */
+void dev_launch_host(
     struct stream *stream, const struct kernel *kernel, const void *args, size_t args_bytes);
 
 /* ---- the pool ----------------------------------------------------------------------------------
@@ -175,7 +196,7 @@ struct dev_pool *dev_pool_create(int threads);
 void dev_pool_free(struct dev_pool *pool);
 int dev_pool_threads(const struct dev_pool *pool);
 
-/* Runs body with a team of `width` threads of the pool on the calling thread: for programs and tests
- * that call a kernel's cpu function directly. */
+/* Runs body with a team of `width` threads of the pool on the calling thread: for programs and
+ * tests that call a kernel's cpu function directly. */
 void dev_pool_run(struct dev_pool *pool, int width,
     void (*body)(void *context, const struct dev_team *team), void *context);

@@ -1,0 +1,351 @@
+/* Pages are few: a rank can be ahead of another only by exchanges that do not involve it. They are
+ * kept on a list in order of their sequence numbers and used again. After a failure pages are left
+ * as they are until the board goes, since others may still read them. */
+#include "device/board.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A gather of the host. Two buffers in turn: nobody can be two rounds ahead of anybody. */
+struct gather {
+    int64_t *rounds; /* by rank: how many it has entered; owned */
+    int64_t complete;
+    int arrived;
+    int first;     /* the rank that entered the round first */
+    int64_t bytes; /* as that rank gave it */
+    char *buffers[2];
+    int64_t capacities[2];
+    pthread_cond_t wake;
+};
+
+struct board {
+    struct group *group;
+    int size;
+    struct board_page *pages, *spare;
+    struct gather gather;
+};
+
+struct board *board_create(struct group *group)
+{
+    struct board *board = calloc(1, sizeof *board);
+    if (!board)
+        return NULL;
+    board->group = group;
+    board->size = group_size(group);
+    board->gather.rounds = calloc((size_t)board->size, sizeof *board->gather.rounds);
+    if (!board->gather.rounds) {
+        free(board);
+        return NULL;
+    }
+    group_cond_init(&board->gather.wake);
+    return board;
+}
+
+static void free_pages(struct board *board, struct board_page *page)
+{
+    while (page) {
+        struct board_page *next = page->next;
+        for (int rank = 0; rank < board->size; rank++) {
+            exchange_free(page->side[rank].exchange);
+            pthread_cond_destroy(&page->side[rank].wake);
+        }
+        free(page);
+        page = next;
+    }
+}
+
+void board_free(struct board *board)
+{
+    if (!board)
+        return;
+    free_pages(board, board->pages);
+    free_pages(board, board->spare);
+    pthread_cond_destroy(&board->gather.wake);
+    free(board->gather.rounds);
+    free(board->gather.buffers[0]);
+    free(board->gather.buffers[1]);
+    free(board);
+}
+
+struct group *board_group(const struct board *board)
+{
+    return board->group;
+}
+
+/* ---- pages; the helpers here run under the lock
+ * -------------------------------------------------- */
+
+static struct board_page *new_page(struct board *board)
+{
+    struct board_page *page = board->spare;
+    if (page) {
+        board->spare = page->next;
+        return page;
+    }
+    size_t sides = (size_t)board->size;
+    page = calloc(1, sizeof *page + sides * sizeof *page->side);
+    for (int rank = 0; page && rank < board->size; rank++)
+        group_cond_init(&page->side[rank].wake);
+    return page;
+}
+
+/* The page of a sequence number, opened by the first rank that asks for it. */
+static struct board_page *find_page(struct board *board, int64_t sequence, int rank)
+{
+    struct board_page **link = &board->pages;
+    while (*link && (*link)->sequence < sequence)
+        link = &(*link)->next;
+    if (*link && (*link)->sequence == sequence)
+        return *link;
+    struct board_page *page = new_page(board);
+    if (!page)
+        return NULL;
+    page->sequence = sequence;
+    page->done = 0;
+    page->first = rank;
+    page->next = *link;
+    *link = page;
+    return page;
+}
+
+static int parts_to_others(const struct exchange *exchange, int rank)
+{
+    int first;
+    return exchange->sends - exchange_parts(exchange->send, exchange->sends, rank, &first);
+}
+
+static void wake_partners(struct board_page *page, const struct exchange *exchange, int rank)
+{
+    for (int i = 0; i < exchange->sends + exchange->receives; i++) {
+        bool is_send = i < exchange->sends;
+        int peer = is_send ? exchange->send[i].peer : exchange->receive[i - exchange->sends].peer;
+        if (peer != rank && page->side[peer].exchange)
+            pthread_cond_signal(&page->side[peer].wake);
+    }
+}
+
+static void fail_labels(
+    struct board *board, const struct exchange *mine, int rank, const char *other, int other_rank)
+{
+    char message[192];
+    bool lower = rank < other_rank;
+    snprintf(message, sizeof message,
+        "exchange %lld of a communicator is '%s' on rank %d and '%s' on rank %d",
+        (long long)mine->sequence, lower ? mine->label : other, lower ? rank : other_rank,
+        lower ? other : mine->label, lower ? other_rank : rank);
+    group_abort(board->group, rank, DEV_FAILED, message);
+}
+
+struct board_page *board_post(
+    struct board *board, int rank, struct exchange *exchange, double sent_s, double received_s)
+{
+    group_lock(board->group);
+    struct board_page *page = find_page(board, exchange->sequence, rank);
+    if (!page) {
+        group_unlock(board->group);
+        group_abort(board->group, rank, DEV_FAILED, "no memory for an exchange");
+        exchange_free(exchange);
+        return NULL;
+    }
+    struct board_side *side = &page->side[rank];
+    side->exchange = exchange;
+    side->unread = parts_to_others(exchange, rank);
+    side->sent_s = sent_s;
+    side->received_s = received_s;
+    int first = page->first;
+    const char *label = page->side[first].exchange->label;
+    wake_partners(page, exchange, rank);
+    group_unlock(board->group);
+    if (!strcmp(label, exchange->label))
+        return page;
+    fail_labels(board, exchange, rank, label, first);
+    return NULL;
+}
+
+/* Whether what `from` sends is what `to` receives; fails the group when not. */
+static bool match(struct board *board, const struct board_page *page, int from, int to, int finder)
+{
+    const struct exchange *sender = page->side[from].exchange;
+    const struct exchange *receiver = page->side[to].exchange;
+    int send_first, receive_first;
+    int sends = exchange_parts(sender->send, sender->sends, to, &send_first);
+    int receives = exchange_parts(receiver->receive, receiver->receives, from, &receive_first);
+    for (int i = 0; i < sends || i < receives; i++) {
+        int64_t sent = i < sends ? sender->send[send_first + i].bytes : 0;
+        int64_t received = i < receives ? receiver->receive[receive_first + i].bytes : 0;
+        if (sent == received)
+            continue;
+        char message[192];
+        snprintf(message, sizeof message,
+            "exchange '%s': rank %d sends rank %d %lld bytes in part %d, rank %d expects %lld",
+            sender->label, from, to, (long long)sent, i, to, (long long)received);
+        group_abort(board->group, finder, DEV_FAILED, message);
+        return false;
+    }
+    return true;
+}
+
+/* The place of a partner that has posted in the list; -1 while there is none: then *missing is one
+ * that has not, if possible one that never will. */
+static int find_posted(struct board *board, const struct board_page *page,
+    const struct exchange *exchange, int *missing)
+{
+    *missing = exchange->partners[0];
+    for (int i = 0; i < exchange->partner_count; i++) {
+        int partner = exchange->partners[i];
+        if (page->side[partner].exchange)
+            return i;
+        if (group_has_left(board->group, partner))
+            *missing = partner;
+    }
+    return -1;
+}
+
+int board_next(struct board *board, struct board_page *page, int rank)
+{
+    struct exchange *exchange = page->side[rank].exchange;
+    struct group_wait wait = {
+        .rank = rank, .what = exchange->label, .deadline_s = group_deadline_s(board->group)};
+    bool sound = true;
+    int found = -1;
+    group_lock(board->group);
+    while (sound && (found = find_posted(board, page, exchange, &wait.missing)) < 0)
+        sound = group_wait(board->group, &page->side[rank].wake, &wait);
+    group_unlock(board->group);
+    if (!sound)
+        return -1;
+    int partner = exchange->partners[found];
+    exchange->partners[found] = exchange->partners[--exchange->partner_count];
+    sound = match(board, page, partner, rank, rank) && match(board, page, rank, partner, rank);
+    return sound ? partner : -1;
+}
+
+void board_take(struct board *board, struct board_page *page, int from, int parts)
+{
+    if (!parts)
+        return;
+    group_lock(board->group);
+    page->side[from].unread -= parts;
+    if (!page->side[from].unread)
+        pthread_cond_signal(&page->side[from].wake);
+    group_unlock(board->group);
+}
+
+bool board_wait_taken(struct board *board, struct board_page *page, int rank)
+{
+    struct board_side *side = &page->side[rank];
+    struct group_wait wait = {rank, rank, side->exchange->label, group_deadline_s(board->group)};
+    bool sound = true;
+    group_lock(board->group);
+    while (sound && side->unread)
+        sound = group_wait(board->group, &side->wake, &wait);
+    group_unlock(board->group);
+    return sound;
+}
+
+void board_done(struct board *board, struct board_page *page)
+{
+    group_lock(board->group);
+    if (++page->done == board->size) {
+        struct board_page **link = &board->pages;
+        while (*link != page)
+            link = &(*link)->next;
+        *link = page->next;
+        for (int rank = 0; rank < board->size; rank++) {
+            exchange_free(page->side[rank].exchange);
+            page->side[rank].exchange = NULL;
+        }
+        page->next = board->spare;
+        board->spare = page;
+    }
+    group_unlock(board->group);
+}
+
+/* ---- gathers of the host; the helpers here run under the lock
+ * ------------------------------------ */
+
+/* Enters the rank's next round. False when it cannot: `message` says why. */
+static bool enter_round(
+    struct gather *gather, int size, int rank, int64_t bytes, char *message, size_t room)
+{
+    int turn = gather->complete % 2;
+    if (!gather->arrived) {
+        gather->first = rank;
+        gather->bytes = bytes;
+        if (gather->capacities[turn] < bytes * size) {
+            free(gather->buffers[turn]);
+            gather->buffers[turn] = malloc((size_t)(bytes * size));
+            gather->capacities[turn] = gather->buffers[turn] ? bytes * size : 0;
+        }
+    }
+    if (bytes != gather->bytes) {
+        snprintf(message, room, "rank %d gathers %lld bytes on the host, rank %d %lld",
+            gather->first, (long long)gather->bytes, rank, (long long)bytes);
+        return false;
+    }
+    if (gather->capacities[turn] < bytes * size) {
+        snprintf(
+            message, room, "no memory for a gather of %lld bytes on the host", (long long)bytes);
+        return false;
+    }
+    gather->rounds[rank]++;
+    gather->arrived++;
+    return true;
+}
+
+/* A rank that has not entered `round`, if possible one that never will. */
+static int find_missing(const struct board *board, int64_t round)
+{
+    int missing = -1;
+    for (int rank = 0; rank < board->size; rank++) {
+        if (board->gather.rounds[rank] > round)
+            continue;
+        if (missing < 0 || group_has_left(board->group, rank))
+            missing = rank;
+    }
+    return missing;
+}
+
+/* Waits until all have entered `round`. */
+static bool wait_round(struct board *board, int rank, int64_t round, int64_t bytes)
+{
+    struct gather *gather = &board->gather;
+    struct group_wait wait = {
+        rank, 0, bytes ? "host all-gather" : "barrier", group_deadline_s(board->group)};
+    bool sound = true;
+    while (sound && gather->complete == round) {
+        wait.missing = find_missing(board, round);
+        sound = group_wait(board->group, &gather->wake, &wait);
+    }
+    return sound;
+}
+
+int board_all_gather(struct board *board, int rank, const void *send, void *receive, int64_t bytes)
+{
+    struct gather *gather = &board->gather;
+    char message[192];
+    if (group_failed(board->group, NULL))
+        return -1;
+    group_lock(board->group);
+    int64_t round = gather->complete;
+    if (!enter_round(gather, board->size, rank, bytes, message, sizeof message)) {
+        group_unlock(board->group);
+        group_abort(board->group, rank, DEV_FAILED, message);
+        return -1;
+    }
+    char *buffer = gather->buffers[round % 2];
+    if (bytes)
+        memcpy(buffer + rank * bytes, send, (size_t)bytes);
+    bool sound = true;
+    if (gather->arrived == board->size) {
+        gather->arrived = 0;
+        gather->complete++;
+        pthread_cond_broadcast(&gather->wake);
+    } else {
+        sound = wait_round(board, rank, round, bytes);
+    }
+    if (sound && bytes)
+        memcpy(receive, buffer, (size_t)(bytes * board->size));
+    group_unlock(board->group);
+    return sound ? 0 : -1;
+}

@@ -1,0 +1,420 @@
+/* The host as a device: streams are worker threads, kernels run on the pool, device memory and
+ * pinned memory are ordinary memory.
+ *
+ * Each arena is one reservation of addresses, much larger than its limit, so that no fragmentation
+ * can make an allocation fail that the accounting allows; pages cost something once they are
+ * touched. A freed block may be handed out at once: what still uses it was enqueued before, and
+ * whoever gets it enqueues later (docs/DEVICE.md, memory rules). Built with the address sanitizer,
+ * free space is poisoned. There a freed device block stays out of use until the main stream has
+ * passed the free, since only then its bytes may be called dead. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "device/arena.h"
+#include "device/backend.h"
+#include "device/pool.h"
+#include "device/transport.h"
+#include "device/worker.h"
+#include "probe/host.h"
+#include "probe/timing.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#endif
+#endif
+#ifdef ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#define GUARD_BYTES 256
+#else
+#define ADDRESS_SANITIZER 0
+#define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#define GUARD_BYTES 0
+#endif
+
+#define HUGE_PAGE_BYTES ((int64_t)2 << 20)
+#define LEAST_RESERVATION_BYTES ((int64_t)64 << 20)
+
+/* A freed block that the main stream may still be using. */
+struct retired {
+    struct retired *next;
+    void *block;
+    int64_t bytes;
+    int64_t ticket;
+};
+
+struct memory {
+    char *mapping;
+    int64_t mapped_bytes;
+    struct arena arena;
+};
+
+/* One direction of the link between host and device: one copy at a time. */
+struct engine {
+    pthread_mutex_t lock;
+    double bytes_per_s; /* 0: unpaced */
+    double free_s;      /* when what is booked is through */
+};
+
+struct cpu {
+    struct memory device, host;
+    struct engine engines[2]; /* DEV_H2D, DEV_D2H */
+    struct dev_team team;
+    struct retired *retired;
+};
+
+/* ---- memory -------------------------------------------------------------------------------------
+ */
+
+static int64_t round_up(int64_t bytes, int64_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* Reserves addresses, as many as the system allows. */
+static bool reserve(struct memory *memory, int64_t limit_bytes)
+{
+    int64_t machine_bytes = host_memory_limit_bytes();
+    int64_t most = INT64_MAX / 8;
+    int64_t base = limit_bytes > machine_bytes ? limit_bytes : machine_bytes;
+    int64_t bytes = round_up(base < most ? 4 * base : base, HUGE_PAGE_BYTES);
+    for (; bytes >= LEAST_RESERVATION_BYTES; bytes = round_up(bytes / 2, HUGE_PAGE_BYTES)) {
+        void *mapping = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (mapping == MAP_FAILED)
+            continue;
+        memory->mapping = mapping;
+        memory->mapped_bytes = bytes;
+        madvise(mapping, (size_t)bytes, MADV_HUGEPAGE); /* where it is not offered: small pages */
+        return true;
+    }
+    return false;
+}
+
+static bool memory_open(struct memory *memory, int64_t limit_bytes)
+{
+    if (!reserve(memory, limit_bytes))
+        return false;
+    uintptr_t begin = (uintptr_t)round_up((intptr_t)memory->mapping, HUGE_PAGE_BYTES);
+    int64_t bytes = memory->mapped_bytes - (int64_t)(begin - (uintptr_t)memory->mapping);
+    if (arena_init(&memory->arena, begin, bytes, GUARD_BYTES))
+        return true;
+    munmap(memory->mapping, (size_t)memory->mapped_bytes);
+    memory->mapping = NULL;
+    return false;
+}
+
+static void memory_close(struct memory *memory)
+{
+    if (!memory->mapping)
+        return;
+    arena_destroy(&memory->arena);
+    ASAN_UNPOISON_MEMORY_REGION(memory->mapping, (size_t)memory->mapped_bytes);
+    munmap(memory->mapping, (size_t)memory->mapped_bytes);
+}
+
+static void *memory_take(struct memory *memory, int64_t bytes)
+{
+    char *block = (char *)arena_take(&memory->arena, bytes);
+    if (block && ADDRESS_SANITIZER) {
+        ASAN_POISON_MEMORY_REGION(block, (size_t)arena_span(&memory->arena, bytes));
+        ASAN_UNPOISON_MEMORY_REGION(block, (size_t)bytes);
+    }
+    return block;
+}
+
+/* When memory for the books is short the addresses are lost to the arena, which has plenty. */
+static void memory_give(struct memory *memory, void *block, int64_t bytes)
+{
+    ASAN_POISON_MEMORY_REGION(block, (size_t)arena_span(&memory->arena, bytes));
+    arena_give(&memory->arena, (uintptr_t)block, bytes);
+}
+
+/* Gives back what the main stream is done with; with `wait`, all that was freed. */
+static void collect_retired(struct device *dev, bool wait)
+{
+    struct cpu *cpu = dev->state;
+    struct worker *main_worker = dev->streams[0]->state;
+    while (cpu->retired && (wait || worker_reached(main_worker, cpu->retired->ticket))) {
+        struct retired *first = cpu->retired;
+        worker_reach(main_worker, first->ticket);
+        cpu->retired = first->next;
+        memory_give(&cpu->device, first->block, first->bytes);
+        free(first);
+    }
+}
+
+static void retire(struct device *dev, void *block, int64_t bytes)
+{
+    struct cpu *cpu = dev->state;
+    struct retired *retired = malloc(sizeof *retired);
+    if (!retired)
+        return;
+    *retired = (struct retired){NULL, block, bytes, dev->streams[0]->last_ticket};
+    struct retired **end = &cpu->retired;
+    while (*end)
+        end = &(*end)->next;
+    *end = retired;
+}
+
+static void *cpu_take(struct device *dev, int64_t bytes)
+{
+    struct cpu *cpu = dev->state;
+    collect_retired(dev, false);
+    void *block = memory_take(&cpu->device, bytes);
+    if (!block && cpu->retired) {
+        collect_retired(dev, true);
+        block = memory_take(&cpu->device, bytes);
+    }
+    return block;
+}
+
+static void cpu_give(struct device *dev, void *block, int64_t bytes)
+{
+    struct cpu *cpu = dev->state;
+    if (ADDRESS_SANITIZER)
+        retire(dev, block, bytes);
+    else
+        memory_give(&cpu->device, block, bytes);
+}
+
+static void *cpu_host_take(struct device *dev, int64_t bytes)
+{
+    struct cpu *cpu = dev->state;
+    void *block = memory_take(&cpu->host, bytes);
+    if (block && dev->config.check_order)
+        memset(block, 0xff, (size_t)bytes);
+    return block;
+}
+
+static void cpu_host_give(struct device *dev, void *block, int64_t bytes)
+{
+    struct cpu *cpu = dev->state;
+    memory_give(&cpu->host, block, bytes);
+}
+
+/* ---- operations, on a stream's worker -----------------------------------------------------------
+ */
+
+/* Books the direction for `bytes` and tells when they are through; 0 when it is not paced. */
+static double book(struct engine *engine, int64_t bytes)
+{
+    if (!(engine->bytes_per_s > 0))
+        return 0;
+    pthread_mutex_lock(&engine->lock);
+    double now_s = timing_now_s();
+    double begin_s = engine->free_s > now_s ? engine->free_s : now_s;
+    double end_s = begin_s + (double)bytes / engine->bytes_per_s;
+    engine->free_s = end_s;
+    pthread_mutex_unlock(&engine->lock);
+    return end_s;
+}
+
+static void run_copy(struct stream *stream, struct cpu *cpu, const struct dev_operation *operation)
+{
+    enum dev_copy direction = operation->copy.direction;
+    int64_t bytes = operation->copy.bytes;
+    double end_s = direction == DEV_D2D ? 0 : book(&cpu->engines[direction], bytes);
+    pool_begin_work(cpu->team.pool);
+    memcpy(operation->copy.to, operation->copy.from, (size_t)bytes);
+    pool_end_work(cpu->team.pool);
+    worker_sleep_until(stream, end_s);
+}
+
+static void run_kernel(struct cpu *cpu, const struct dev_operation *operation)
+{
+    pool_begin_work(cpu->team.pool);
+    operation->launch.kernel->cpu(operation->launch.args, &cpu->team);
+    pool_end_work(cpu->team.pool);
+}
+
+static void run_fill(struct cpu *cpu, const struct dev_operation *operation)
+{
+    pool_begin_work(cpu->team.pool);
+    memset(operation->fill.to, operation->fill.byte, (size_t)operation->fill.bytes);
+    pool_end_work(cpu->team.pool);
+}
+
+static void add_span(
+    const struct stream *stream, enum trace_kind kind, const char *name, double begin_s)
+{
+    struct trace_span span = {
+        stream->dev->config.rank, kind, stream->name, name, begin_s, timing_now_s()};
+    trace_add_span(stream->dev->config.trace, &span);
+}
+
+static void wait_for(struct stream *stream, struct event event)
+{
+    struct worker *worker = event.stream->state;
+    if (worker_reached(worker, event.ticket))
+        return;
+    double begin_s = timing_now_s();
+    worker_reach(worker, event.ticket);
+    add_span(stream, TRACE_WAIT, event.stream->name, begin_s);
+}
+
+static void run_exchange(struct stream *stream, const struct dev_operation *operation)
+{
+    struct comm *comm = operation->exchange.comm;
+    struct exchange *exchange = operation->exchange.exchange;
+    const char *label = exchange->label;
+    double begin_s = timing_now_s();
+    comm->transport->exchange(comm, stream, exchange);
+    add_span(stream, TRACE_MESSAGE, label, begin_s);
+}
+
+static void run(struct stream *stream, const struct dev_operation *operation)
+{
+    static const char *const copy_names[] = {"h2d", "d2h", "d2d"};
+    struct cpu *cpu = stream->dev->state;
+    double begin_s = timing_now_s();
+    switch (operation->kind) {
+    case OP_LAUNCH:
+        pool_enter(cpu->team.pool);
+        begin_s = timing_now_s();
+        run_kernel(cpu, operation);
+        pool_leave(cpu->team.pool);
+        add_span(stream, TRACE_KERNEL, operation->launch.kernel->name, begin_s);
+        break;
+    case OP_COPY:
+        run_copy(stream, cpu, operation);
+        add_span(stream, TRACE_COPY, copy_names[operation->copy.direction], begin_s);
+        break;
+    case OP_FILL:
+        run_fill(cpu, operation);
+        add_span(stream, TRACE_KERNEL, "fill", begin_s);
+        break;
+    case OP_BLANK:
+        run_fill(cpu, operation);
+        break;
+    case OP_WAIT:
+        wait_for(stream, operation->wait);
+        break;
+    case OP_EXCHANGE:
+        run_exchange(stream, operation);
+        break;
+    case OP_MEMORY:
+        trace_add_memory(
+            stream->dev->config.trace, stream->dev->config.rank, begin_s, &operation->memory);
+        break;
+    }
+}
+
+static void execute(struct stream *stream, struct dev_operation *operation)
+{
+    if (dev_status(stream->dev) == DEV_OK)
+        run(stream, operation);
+    else if (operation->kind == OP_EXCHANGE)
+        exchange_free(operation->exchange.exchange);
+}
+
+/* ---- the backend --------------------------------------------------------------------------------
+ */
+
+static void cpu_close(struct device *dev)
+{
+    struct cpu *cpu = dev->state;
+    while (cpu->retired) {
+        struct retired *first = cpu->retired;
+        cpu->retired = first->next;
+        free(first);
+    }
+    memory_close(&cpu->device);
+    memory_close(&cpu->host);
+    for (int i = 0; i < 2; i++)
+        pthread_mutex_destroy(&cpu->engines[i].lock);
+    free(cpu);
+}
+
+static enum dev_status cpu_open(struct device *dev, char *error, int size)
+{
+    const struct dev_config *config = &dev->config;
+    if (!config->pool) {
+        snprintf(error, (size_t)size, "the cpu device needs a pool of threads");
+        return DEV_FAILED;
+    }
+    struct cpu *cpu = calloc(1, sizeof *cpu);
+    if (!cpu) {
+        snprintf(error, (size_t)size, "no memory for rank %d's device", config->rank);
+        return DEV_FAILED;
+    }
+    dev->state = cpu;
+    int width = config->kernel_threads;
+    int threads = dev_pool_threads(config->pool);
+    cpu->team = (struct dev_team){config->pool, width < threads ? width : threads};
+    cpu->engines[DEV_H2D].bytes_per_s = config->h2d_bytes_per_s;
+    cpu->engines[DEV_D2H].bytes_per_s = config->d2h_bytes_per_s;
+    for (int i = 0; i < 2; i++)
+        pthread_mutex_init(&cpu->engines[i].lock, NULL);
+    if (memory_open(&cpu->device, config->device_limit_bytes) &&
+        memory_open(&cpu->host, config->host_limit_bytes))
+        return DEV_OK;
+    cpu_close(dev);
+    snprintf(error, (size_t)size, "no address space for the arenas of rank %d", config->rank);
+    return DEV_OUT_OF_MEMORY;
+}
+
+static bool cpu_stream_open(struct stream *stream)
+{
+    struct cpu *cpu = stream->dev->state;
+    stream->state = worker_create(stream, cpu->team.pool, execute);
+    return stream->state;
+}
+
+static void cpu_stream_close(struct stream *stream)
+{
+    worker_free(stream->state);
+}
+
+static bool cpu_enqueue(struct stream *stream, const struct dev_operation *operation)
+{
+    return worker_enqueue(stream->state, operation);
+}
+
+static void cpu_reach(struct stream *stream, int64_t ticket)
+{
+    worker_reach(stream->state, ticket);
+}
+
+static double cpu_clock_s(struct device *dev)
+{
+    (void)dev;
+    return timing_now_s();
+}
+
+static void cpu_transfer(struct device *dev, void *to, const void *from, int64_t bytes)
+{
+    (void)dev;
+    memcpy(to, from, (size_t)bytes);
+}
+
+static void cpu_fetch(
+    struct stream *stream, void *to, const void *from, int64_t bytes, const void *simulated)
+{
+    (void)stream;
+    (void)simulated;
+    memcpy(to, from, (size_t)bytes);
+}
+
+const struct dev_backend backend_cpu = {
+    .open = cpu_open,
+    .close = cpu_close,
+    .take = cpu_take,
+    .give = cpu_give,
+    .host_take = cpu_host_take,
+    .host_give = cpu_host_give,
+    .stream_open = cpu_stream_open,
+    .stream_close = cpu_stream_close,
+    .enqueue = cpu_enqueue,
+    .reach = cpu_reach,
+    .clock_s = cpu_clock_s,
+    .write = cpu_transfer,
+    .read = cpu_transfer,
+    .fetch = cpu_fetch,
+    .transport = &transport_threads,
+};

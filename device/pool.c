@@ -1,0 +1,349 @@
+/* The threads that run kernels.
+ *
+ * There are `threads` tokens. A kernel takes one before it starts, in order of arrival, and runs on
+ * the thread that launched it (a stream's worker); `threads - 1` helper threads join the teams of
+ * running kernels whenever a token is free and no kernel waits for it. So at most `threads` threads
+ * execute kernels at any time, a lone kernel gets its whole team, and with many ranks each runs
+ * alone.
+ *
+ * Parts are handed out one by one from a counter: a helper may come late or not at all, and results
+ * cannot depend on it, because kernels cut their work the same way whoever runs it.
+ *
+ * A helper that has just worked looks for more for a moment before it sleeps, so that a kernel of a
+ * few hundred microseconds is worth sharing; it does so only while fewer threads work than there
+ * are cores. */
+#include "device/pool.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include "probe/host.h"
+#include "probe/timing.h"
+
+#define SPIN_S 60e-6
+
+/* A kernel that waits for a token. */
+struct token_waiter {
+    struct token_waiter *next;
+    pthread_cond_t wake;
+    bool granted;
+};
+
+/* One team_run whose parts are not all handed out. It lives on the stack of the thread that called.
+ */
+struct team_job {
+    struct team_job *next;
+    void (*part)(void *context, int index, int parts);
+    void *context;
+    int parts;
+    int helper_limit;
+    atomic_int next_part;
+    atomic_int helpers; /* at work; changed under the pool's lock */
+    bool owner_sleeps;
+    pthread_cond_t done;
+};
+
+struct dev_pool {
+    int threads, cores;
+    pthread_mutex_t lock;
+    int free_tokens;
+    struct token_waiter *first_waiter, *last_waiter;
+    struct team_job *jobs; /* the oldest first */
+    pthread_cond_t helper_wake;
+    int sleeping_helpers;
+    bool stopping;
+    atomic_int working;  /* threads that keep a core busy, the spinning ones included */
+    atomic_uint changes; /* counts what may give a helper work */
+    int helper_count;
+    pthread_t helpers[];
+};
+
+void pool_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+void pool_begin_work(struct dev_pool *pool)
+{
+    atomic_fetch_add_explicit(&pool->working, 1, memory_order_relaxed);
+}
+
+void pool_end_work(struct dev_pool *pool)
+{
+    atomic_fetch_sub_explicit(&pool->working, 1, memory_order_relaxed);
+}
+
+bool pool_may_spin(struct dev_pool *pool)
+{
+    return atomic_load_explicit(&pool->working, memory_order_relaxed) < pool->cores;
+}
+
+/* ---- tokens; all under the lock -----------------------------------------------------------------
+ */
+
+static bool wants_helper(const struct team_job *job)
+{
+    return atomic_load_explicit(&job->helpers, memory_order_relaxed) < job->helper_limit &&
+           atomic_load_explicit(&job->next_part, memory_order_relaxed) < job->parts;
+}
+
+static struct team_job *job_wanting_help(struct dev_pool *pool)
+{
+    if (!pool->free_tokens || pool->first_waiter)
+        return NULL;
+    for (struct team_job *job = pool->jobs; job; job = job->next) {
+        if (wants_helper(job))
+            return job;
+    }
+    return NULL;
+}
+
+static void tell_helpers(struct dev_pool *pool, int wanted)
+{
+    atomic_fetch_add_explicit(&pool->changes, 1, memory_order_release);
+    for (int i = 0; i < wanted && i < pool->sleeping_helpers; i++)
+        pthread_cond_signal(&pool->helper_wake);
+}
+
+static void return_token(struct dev_pool *pool)
+{
+    struct token_waiter *waiter = pool->first_waiter;
+    if (waiter) {
+        pool->first_waiter = waiter->next;
+        waiter->granted = true;
+        pthread_cond_signal(&waiter->wake);
+        return;
+    }
+    pool->free_tokens++;
+    if (job_wanting_help(pool))
+        tell_helpers(pool, 1);
+}
+
+void pool_enter(struct dev_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    if (pool->free_tokens && !pool->first_waiter) {
+        pool->free_tokens--;
+    } else {
+        struct token_waiter self = {.wake = PTHREAD_COND_INITIALIZER};
+        if (pool->first_waiter)
+            pool->last_waiter->next = &self;
+        else
+            pool->first_waiter = &self;
+        pool->last_waiter = &self;
+        while (!self.granted)
+            pthread_cond_wait(&self.wake, &pool->lock);
+        pthread_cond_destroy(&self.wake);
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void pool_leave(struct dev_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    return_token(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* ---- teams --------------------------------------------------------------------------------------
+ */
+
+int team_size(const struct dev_team *team)
+{
+    return team ? team->size : 1;
+}
+
+static void run_parts(struct team_job *job)
+{
+    for (;;) {
+        int index = atomic_fetch_add_explicit(&job->next_part, 1, memory_order_relaxed);
+        if (index >= job->parts)
+            return;
+        job->part(job->context, index, job->parts);
+    }
+}
+
+static void open_job(struct dev_pool *pool, struct team_job *job)
+{
+    pthread_mutex_lock(&pool->lock);
+    struct team_job **end = &pool->jobs;
+    while (*end)
+        end = &(*end)->next;
+    *end = job;
+    if (job_wanting_help(pool))
+        tell_helpers(pool, job->helper_limit);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* Takes the job off the list, so that nobody joins any more, and waits for those who did. */
+static void close_job(struct dev_pool *pool, struct team_job *job)
+{
+    pthread_mutex_lock(&pool->lock);
+    struct team_job **link = &pool->jobs;
+    while (*link != job)
+        link = &(*link)->next;
+    *link = job->next;
+    bool helped = atomic_load_explicit(&job->helpers, memory_order_relaxed) > 0;
+    pthread_mutex_unlock(&pool->lock);
+    if (!helped)
+        return;
+    double give_up_s = timing_now_s() + SPIN_S;
+    for (int turn = 1; atomic_load_explicit(&job->helpers, memory_order_acquire); turn++) {
+        pool_relax();
+        bool crowded = atomic_load_explicit(&pool->working, memory_order_relaxed) > pool->cores;
+        if (crowded || (turn % 64 == 0 && timing_now_s() > give_up_s))
+            break;
+    }
+    pthread_mutex_lock(&pool->lock);
+    job->owner_sleeps = true;
+    while (atomic_load_explicit(&job->helpers, memory_order_relaxed))
+        pthread_cond_wait(&job->done, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void team_run(const struct dev_team *team, int parts,
+    void (*part)(void *context, int index, int parts), void *context)
+{
+    int helpers = (team_size(team) < parts ? team_size(team) : parts) - 1;
+    if (helpers < 1) {
+        for (int i = 0; i < parts; i++)
+            part(context, i, parts);
+        return;
+    }
+    struct team_job job = {.part = part,
+        .context = context,
+        .parts = parts,
+        .helper_limit = helpers,
+        .done = PTHREAD_COND_INITIALIZER};
+    open_job(team->pool, &job);
+    run_parts(&job);
+    close_job(team->pool, &job);
+    pthread_cond_destroy(&job.done);
+}
+
+/* ---- helpers ------------------------------------------------------------------------------------
+ */
+
+static void help(struct dev_pool *pool, struct team_job *job)
+{
+    pool->free_tokens--;
+    atomic_fetch_add_explicit(&job->helpers, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&pool->lock);
+    pool_begin_work(pool);
+    run_parts(job);
+    pool_end_work(pool);
+    pthread_mutex_lock(&pool->lock);
+    if (atomic_fetch_sub_explicit(&job->helpers, 1, memory_order_release) == 1 && job->owner_sleeps)
+        pthread_cond_signal(&job->done);
+    return_token(pool);
+}
+
+/* Looks for a change without the lock for a short time; false when none came. */
+static bool spin_for_change(struct dev_pool *pool, unsigned seen)
+{
+    bool changed = false;
+    if (!pool_may_spin(pool))
+        return false;
+    pool_begin_work(pool);
+    double give_up_s = timing_now_s() + SPIN_S;
+    for (int turn = 1; !changed; turn++) {
+        pool_relax();
+        changed = atomic_load_explicit(&pool->changes, memory_order_acquire) != seen;
+        bool crowded = atomic_load_explicit(&pool->working, memory_order_relaxed) > pool->cores;
+        if (crowded || (turn % 64 == 0 && timing_now_s() > give_up_s))
+            break;
+    }
+    pool_end_work(pool);
+    return changed;
+}
+
+static void *helper_main(void *argument)
+{
+    struct dev_pool *pool = argument;
+    bool worked = false;
+    pthread_mutex_lock(&pool->lock);
+    while (!pool->stopping) {
+        struct team_job *job = job_wanting_help(pool);
+        if (job) {
+            help(pool, job);
+            worked = true;
+            continue;
+        }
+        unsigned seen = atomic_load_explicit(&pool->changes, memory_order_relaxed);
+        if (worked) {
+            worked = false;
+            pthread_mutex_unlock(&pool->lock);
+            spin_for_change(pool, seen);
+            pthread_mutex_lock(&pool->lock);
+            continue;
+        }
+        pool->sleeping_helpers++;
+        pthread_cond_wait(&pool->helper_wake, &pool->lock);
+        pool->sleeping_helpers--;
+        worked = true;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+/* ---- the pool -----------------------------------------------------------------------------------
+ */
+
+struct dev_pool *dev_pool_create(int threads)
+{
+    if (threads < 1)
+        return NULL;
+    size_t helpers = (size_t)threads - 1;
+    struct dev_pool *pool = calloc(1, sizeof *pool + helpers * sizeof *pool->helpers);
+    if (!pool)
+        return NULL;
+    pool->threads = threads;
+    pool->cores = host_cpus();
+    pool->free_tokens = threads;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->helper_wake, NULL);
+    while (pool->helper_count < threads - 1) {
+        if (pthread_create(&pool->helpers[pool->helper_count], NULL, helper_main, pool)) {
+            dev_pool_free(pool);
+            return NULL;
+        }
+        pool->helper_count++;
+    }
+    return pool;
+}
+
+void dev_pool_free(struct dev_pool *pool)
+{
+    if (!pool)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pool->stopping = true;
+    tell_helpers(pool, pool->helper_count);
+    pthread_cond_broadcast(&pool->helper_wake);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->helper_count; i++)
+        pthread_join(pool->helpers[i], NULL);
+    pthread_cond_destroy(&pool->helper_wake);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+int dev_pool_threads(const struct dev_pool *pool)
+{
+    return pool->threads;
+}
+
+void dev_pool_run(struct dev_pool *pool, int width,
+    void (*body)(void *context, const struct dev_team *team), void *context)
+{
+    int size = width < 1 ? 1 : width;
+    struct dev_team team = {pool, size < pool->threads ? size : pool->threads};
+    pool_enter(pool);
+    pool_begin_work(pool);
+    body(context, &team);
+    pool_end_work(pool);
+    pool_leave(pool);
+}

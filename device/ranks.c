@@ -1,0 +1,132 @@
+/* A group of ranks as threads of this process. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "device/backend.h"
+#include "device/board.h"
+#include "probe/host.h"
+
+#define RANKS_MAX 1024
+
+struct ranks {
+    const struct ranks_config *config;
+    struct dev_config device;
+    struct group *group;
+    struct board *board;
+    int (*body)(struct rank *rank, void *context);
+    void *context;
+};
+
+struct rank_thread {
+    struct ranks *ranks;
+    int index;
+    pthread_t thread;
+};
+
+/* Opens the rank's device and communicator. False when the group has failed, because of this rank
+ * or another. */
+static bool open_rank(struct ranks *ranks, struct rank *rank)
+{
+    struct dev_config config = ranks->device;
+    char error[256];
+    config.rank = rank->index;
+    enum dev_status status = dev_open(&config, &rank->dev, error, sizeof error);
+    if (status != DEV_OK) {
+        group_abort(ranks->group, rank->index, status, error);
+        return false;
+    }
+    rank->comm = comm_open(rank->dev->backend->transport, ranks->board, rank->index, rank->dev);
+    if (!rank->comm) {
+        group_abort(ranks->group, rank->index, DEV_FAILED, "no memory for a communicator");
+        return false;
+    }
+    group_join(ranks->group, rank->index, rank->dev);
+    return comm_barrier(rank->comm) == 0;
+}
+
+static void *rank_main(void *argument)
+{
+    struct rank_thread *self = argument;
+    struct ranks *ranks = self->ranks;
+    struct rank rank = {.index = self->index, .count = ranks->config->count};
+    if (open_rank(ranks, &rank)) {
+        int result = ranks->body(&rank, ranks->context);
+        if (result < 0)
+            dev_fail(rank.dev, DEV_FAILED, "rank %d's body returned %d", rank.index, result);
+    }
+    if (rank.dev)
+        dev_sync(rank.dev);
+    group_leave(ranks->group, rank.index);
+    group_wait_all_left(
+        ranks->group); /* until then others may read its memory or fail its device */
+    comm_close(rank.comm);
+    dev_close(rank.dev);
+    return NULL;
+}
+
+static void start_all(struct ranks *ranks, struct rank_thread *threads)
+{
+    int count = ranks->config->count, started = 0;
+    for (; started < count; started++) {
+        threads[started].ranks = ranks;
+        threads[started].index = started;
+        if (pthread_create(&threads[started].thread, NULL, rank_main, &threads[started]))
+            break;
+    }
+    if (started < count)
+        group_abort(ranks->group, started, DEV_FAILED, "no thread for a rank");
+    for (int i = started; i < count; i++)
+        group_leave(ranks->group, i);
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i].thread, NULL);
+}
+
+static int refuse(struct ranks_failure *failure, const char *message)
+{
+    failure->status = DEV_FAILED;
+    failure->rank = 0;
+    snprintf(failure->message, sizeof failure->message, "%s", message);
+    return -1;
+}
+
+static int run_group(struct ranks *ranks, struct ranks_failure *failure)
+{
+    struct rank_thread *threads = calloc((size_t)ranks->config->count, sizeof *threads);
+    ranks->group = group_create(ranks->config);
+    ranks->board = ranks->group ? board_create(ranks->group) : NULL;
+    int result = -1;
+    if (threads && ranks->board) {
+        start_all(ranks, threads);
+        result = group_failed(ranks->group, failure) ? -1 : 0;
+    } else {
+        refuse(failure, "no memory for the ranks");
+    }
+    board_free(ranks->board);
+    group_free(ranks->group);
+    free(threads);
+    return result;
+}
+
+int ranks_run(const struct ranks_config *config, int (*body)(struct rank *rank, void *context),
+    void *context, struct ranks_failure *failure)
+{
+    struct ranks ranks = {
+        .config = config, .device = config->device, .body = body, .context = context};
+    char message[128];
+    *failure = (struct ranks_failure){.status = DEV_OK};
+    if (config->count < 1 || config->count > RANKS_MAX) {
+        snprintf(message, sizeof message, "%d ranks; allowed: 1 to %d", config->count, RANKS_MAX);
+        return refuse(failure, message);
+    }
+    struct dev_pool *own_pool = config->device.pool ? NULL : dev_pool_create(host_cpus());
+    if (own_pool)
+        ranks.device.pool = own_pool;
+    if (!ranks.device.pool)
+        return refuse(failure, "no threads for kernels");
+    int share = dev_pool_threads(ranks.device.pool) / config->count;
+    if (!ranks.device.kernel_threads)
+        ranks.device.kernel_threads = share > 1 ? share : 1;
+    int result = run_group(&ranks, failure);
+    dev_pool_free(own_pool);
+    return result;
+}

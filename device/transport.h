@@ -1,0 +1,65 @@
+/* Between the common half of a communicator (comm.c) and what carries its messages. */
+#pragma once
+#include "device/comm.h"
+
+struct board;
+struct comm_transport;
+
+struct comm {
+    const struct comm_transport *transport;
+    void *state; /* the transport's */
+    struct device *dev;
+    int rank, size;
+    const char *name;
+    struct comm *root;       /* the first communicator of the group: itself, for the root */
+    struct comm *duplicates; /* of the root: all made from it, linked by `next` */
+    struct comm *next;
+    int64_t exchanges;           /* enqueued on this communicator so far */
+    struct comm_traffic traffic; /* of the root: the whole group's */
+};
+
+/* One rank's side of an exchange. Parts are sorted by peer, in list order for each, and none is of
+ * 0 bytes; the rank's parts to itself match in bytes. One allocation. */
+struct exchange {
+    const char *label;
+    int64_t sequence; /* which exchange of the communicator it is */
+    int sends, receives;
+    struct comm_part *send, *receive;
+    int partner_count; /* the other ranks that it sends to or receives from */
+    int *partners;     /* ascending from rank + 1, around; for the transport to tick off */
+};
+
+void exchange_free(struct exchange *exchange);
+
+/* The parts with `peer` are parts[first .. first + count - 1]. */
+int exchange_parts(const struct comm_part *parts, int count, int peer, int *first);
+
+struct comm_transport {
+    /* The root communicator of a rank of thread ranks, which meet on `board`. Sets comm->size and
+     * state; comm->rank and dev are set. */
+    bool (*open)(struct comm *comm, struct board *board);
+
+    /* Collective. False after a failure. */
+    bool (*duplicate)(struct comm *parent, struct comm *child);
+    void (*close)(struct comm *comm);
+
+    /* Takes over the exchange. On streams that are threads it is called by the stream's thread and
+     * returns when the exchange is complete; on others by the host's when it is enqueued. */
+    void (*exchange)(struct comm *comm, struct stream *stream, struct exchange *exchange);
+
+    /* 0, or -1 after an abort. */
+    int (*host_all_gather)(struct comm *comm, const void *send, void *receive, int64_t bytes);
+
+    /* The group fails because of `rank`: every rank's device fails, whoever waits is woken. */
+    void (*abort)(struct comm *comm, int rank, enum dev_status status, const char *message);
+};
+
+extern const struct comm_transport transport_threads;
+
+/* The root communicator of one rank; from here on the device's failure aborts the group. NULL when
+ * memory is short. */
+struct comm *comm_open(
+    const struct comm_transport *transport, struct board *board, int rank, struct device *dev);
+
+/* Also frees the duplicates. The device's streams are done. */
+void comm_close(struct comm *comm);

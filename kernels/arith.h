@@ -16,8 +16,7 @@
 #define ARITH static inline __attribute__((always_inline))
 #endif
 
-/* ---- storage -----------------------------------------------------------------------------------
- */
+/* ---- storage ------------------------------------------------------------------------------ */
 
 /* Storage types of tensors. Arithmetic is FP32. */
 enum dtype { DTYPE_F32, DTYPE_BF16 };
@@ -69,8 +68,7 @@ ARITH uint16_t f32_to_bf16(float value)
     return value != value ? (uint16_t)0x7fc0 : (uint16_t)rounded;
 }
 
-/* ---- exp and log (rule 4)
- * ------------------------------------------------------------------------
+/* ---- exp and log (rule 4) ------------------------------------------------------------------
  *
  * Both evaluate in FP64 with a relative error near 2^-53 and round to FP32 once. Such a value
  * rounds the wrong way only if the true result lies that close to the middle of two FP32 numbers;
@@ -169,8 +167,7 @@ ARITH float arith_log(float value)
     return value < INFINITY ? result : value + value;
 }
 
-/* ---- sigmoid (rule 5) --------------------------------------------------------------------------
- */
+/* ---- sigmoid (rule 5) --------------------------------------------------------------------- */
 
 /* 1 / (1 + e^-x), the exponential, the sum and the quotient each rounded. */
 ARITH float arith_sigmoid(float value)
@@ -184,8 +181,7 @@ ARITH float arith_silu(float value)
     return value * arith_sigmoid(value);
 }
 
-/* ---- rows (rule 6) -----------------------------------------------------------------------------
- */
+/* ---- rows (rule 6) ------------------------------------------------------------------------ */
 
 /* The larger of two; a NaN on either side gives NaN. A zero result is +0, whatever the signs of the
  * zeros it met, so that a maximum over many is the same in any order. */
@@ -224,8 +220,7 @@ ARITH float arith_row_max(const float *values, int64_t count)
     return max;
 }
 
-/* ---- log-sum-exp (rule 7) ----------------------------------------------------------------------
- */
+/* ---- log-sum-exp (rule 7) ----------------------------------------------------------------- */
 
 /* What a run of logits contributes to a softmax: their maximum, and the sum of e^(y - max). The
  * empty state is (-inf, 0). */

@@ -264,9 +264,11 @@ void compare_exact(
     static const char *const statuses[] = {"ok", "skipped", "oom", "error", NULL};
     const char *old_status = text_at(old, "status"), *new_status = text_at(new, "status");
     compare_ranked(findings, "status", statuses, old_status, new_status);
-    if (strcmp(old_status, "ok") || strcmp(new_status, "ok"))
+    if (strcmp(old_status, new_status))
         return;
-    compare_check(old, new, findings);
-    compare_outputs(old, new, findings);
+    if (!strcmp(new_status, "ok")) {
+        compare_check(old, new, findings);
+        compare_outputs(old, new, findings);
+    }
     compare_numbers(old, new, tolerance, findings);
 }

@@ -203,8 +203,6 @@ static void record_counts(json_t *record, const struct case_result *result)
             set_int(counts, result->counts[i].name, result->counts[i].value);
         rec_json(record, "counts", counts);
     }
-    if (result->plan)
-        rec_json(record, "plan", json_incref(result->plan));
 }
 
 json_t *report_record(const struct case_options *common, const struct options *options,
@@ -229,5 +227,7 @@ json_t *report_record(const struct case_options *common, const struct options *o
         record_memory(record, result, saved);
         record_counts(record, result);
     }
+    if (result->plan)
+        rec_json(record, "plan", json_incref(result->plan));
     return record;
 }

@@ -1,0 +1,320 @@
+/* Reads claims and evaluates them against records. */
+#include "bench/harness/claims.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "bench/harness/units.h"
+#include "probe/record.h"
+
+static const char *const kind_names[] = {"bitwise", "exact", "relation", NULL};
+
+/* ---- the file
+ * ------------------------------------------------------------------------------------ */
+
+/* Cuts a line at its tabs. Returns the number of columns. */
+static int cut(char *line, const char **columns)
+{
+    int count = 0;
+    for (char *at = line; at; count++) {
+        char *tab = strchr(at, '\t');
+        if (count < CLAIM_COLUMNS)
+            columns[count] = at;
+        if (tab)
+            *tab++ = '\0';
+        at = tab;
+    }
+    return count;
+}
+
+static bool is_number(const char *text)
+{
+    double value;
+    return units_parse_real(text, -1, &value) == UNITS_OK;
+}
+
+/* Fills a claim from its line; NULL, or what is wrong. */
+static const char *parse_claim(struct claim *claim)
+{
+    const char *columns[CLAIM_COLUMNS];
+    if (cut(claim->line, columns) != CLAIM_COLUMNS)
+        return "a claim has 11 columns between tabs";
+    claim->id = columns[0];
+    claim->item = columns[1];
+    claim->quantity = columns[2];
+    claim->unit = columns[3];
+    claim->printed = columns[4];
+    claim->tolerance = columns[6];
+    claim->where = columns[7];
+    claim->figure = columns[8];
+    claim->needs = columns[9];
+    claim->accepted = columns[10];
+    for (int kind = 0; kind_names[kind]; kind++) {
+        if (strcmp(kind_names[kind], columns[5]))
+            continue;
+        claim->kind = kind;
+        if (kind == CLAIM_EXACT && !(is_number(claim->printed) && is_number(claim->tolerance)))
+            return "an exact claim needs a printed number and a tolerance";
+        if (kind == CLAIM_RELATION &&
+            (claim->tolerance[0] != '<' || !is_number(claim->tolerance + 1)))
+            return "a relation needs a limit such as <1 as its tolerance";
+        return NULL;
+    }
+    return "kind is not one of bitwise, exact, relation";
+}
+
+static struct claim *new_claim(struct claims *claims)
+{
+    if (claims->count == claims->capacity) {
+        int capacity = claims->capacity ? 2 * claims->capacity : 32;
+        struct claim *grown = realloc(claims->list, (size_t)capacity * sizeof *claims->list);
+        if (!grown)
+            return NULL;
+        claims->list = grown;
+        claims->capacity = capacity;
+    }
+    struct claim *claim = &claims->list[claims->count++];
+    memset(claim, 0, sizeof *claim);
+    return claim;
+}
+
+static int add_line(
+    struct claims *claims, const char *line, const char *path, int number, char *error, int size)
+{
+    struct claim *claim = new_claim(claims);
+    if (claim)
+        claim->line = strdup(line);
+    const char *problem = claim && claim->line ? parse_claim(claim) : "memory is short";
+    if (problem)
+        snprintf(error, (size_t)size, "%s:%d: %s", path, number, problem);
+    return problem ? -1 : 0;
+}
+
+int claims_read(const char *path, struct claims *claims, char *error, int size)
+{
+    char *line = NULL;
+    size_t room = 0;
+    int number = 0, status = 0;
+    memset(claims, 0, sizeof *claims);
+    FILE *file = fopen(path, "r");
+    if (!file) {
+        snprintf(error, (size_t)size, "%s: cannot be read", path);
+        return -1;
+    }
+    while (!status && getline(&line, &room, file) >= 0) {
+        number++;
+        line[strcspn(line, "\r\n")] = '\0';
+        if (line[0] && line[0] != '#')
+            status = add_line(claims, line, path, number, error, size);
+    }
+    if (!status && ferror(file)) {
+        snprintf(error, (size_t)size, "%s: cannot be read", path);
+        status = -1;
+    }
+    free(line);
+    fclose(file);
+    return status;
+}
+
+void claims_free(struct claims *claims)
+{
+    for (int i = 0; i < claims->count; i++)
+        free(claims->list[i].line);
+    free(claims->list);
+    memset(claims, 0, sizeof *claims);
+}
+
+/* ---- selecting records
+ * --------------------------------------------------------------------------- */
+
+static bool value_is(const json_t *value, const char *want, int length)
+{
+    char text[64];
+    if (json_is_integer(value))
+        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+    else if (json_is_string(value))
+        snprintf(text, sizeof text, "%s", json_string_value(value));
+    else
+        return false;
+    return (int)strlen(text) == length && !memcmp(text, want, (size_t)length);
+}
+
+/* where: "op=vocab config.ranks=8": paths of the record with their values. */
+static bool selected(const json_t *record, const char *where)
+{
+    while (*where) {
+        char path[64];
+        int length = (int)strcspn(where, " "), equals = (int)strcspn(where, "=");
+        if (equals >= length || equals >= (int)sizeof path)
+            return false;
+        memcpy(path, where, (size_t)equals);
+        path[equals] = '\0';
+        if (!value_is(rec_get(record, path), where + equals + 1, length - equals - 1))
+            return false;
+        where += length + strspn(where + length, " ");
+    }
+    return true;
+}
+
+/* The first of the paths "a|b" that the record has as a number; NaN without one. */
+static double figure_of(const json_t *record, const char *paths)
+{
+    while (*paths) {
+        char path[128];
+        size_t length = strcspn(paths, "|");
+        snprintf(path, sizeof path, "%.*s", (int)length, paths);
+        const json_t *value = rec_get(record, path);
+        if (json_is_number(value))
+            return json_number_value(value);
+        paths += length + (paths[length] == '|');
+    }
+    return NAN;
+}
+
+static double unit_scale(const char *unit)
+{
+    return !strcmp(unit, "GiB") ? 1024.0 * 1024 * 1024 : 1;
+}
+
+/* ---- verdicts
+ * ------------------------------------------------------------------------------------ */
+
+static void not_run(const struct claim *claim, struct claim_outcome *outcome)
+{
+    snprintf(outcome->ours, sizeof outcome->ours, "-");
+    snprintf(outcome->verdict, sizeof outcome->verdict, "not run: needs %.120s", claim->needs);
+}
+
+static void evaluate_bitwise(
+    const struct claim *claim, const json_t *records, struct claim_outcome *outcome)
+{
+    int cases = 0, agreed = 0;
+    const char *other = NULL;
+    for (size_t i = 0; i < json_array_size(records); i++) {
+        const json_t *record = json_array_get(records, i);
+        if (!selected(record, claim->where))
+            continue;
+        const char *verdict = json_string_value(rec_get(record, "check.verdict"));
+        bool bitwise = verdict && !strcmp(verdict, "bitwise");
+        cases++;
+        agreed += bitwise;
+        if (!bitwise && !other)
+            other = verdict ? verdict : json_string_value(json_object_get(record, "status"));
+    }
+    if (!cases) {
+        not_run(claim, outcome);
+        return;
+    }
+    snprintf(outcome->ours, sizeof outcome->ours, "%d of %d", agreed, cases);
+    if (agreed == cases)
+        snprintf(outcome->verdict, sizeof outcome->verdict, "reproduced");
+    else
+        snprintf(outcome->verdict, sizeof outcome->verdict, "differs: %.60s", other ? other : "?");
+}
+
+static void evaluate_exact(
+    const struct claim *claim, const json_t *records, struct claim_outcome *outcome)
+{
+    double printed = 0, tolerance = 0, ours = NAN;
+    units_parse_real(claim->printed, -1, &printed);
+    units_parse_real(claim->tolerance, -1, &tolerance);
+    for (size_t i = 0; i < json_array_size(records); i++) {
+        const json_t *record = json_array_get(records, i);
+        double figure = selected(record, claim->where) ? figure_of(record, claim->figure) : NAN;
+        /* Of several the worst is held against the claim. */
+        if (!isnan(figure) && (isnan(ours) || figure > ours))
+            ours = figure;
+    }
+    if (isnan(ours)) {
+        not_run(claim, outcome);
+        return;
+    }
+    ours /= unit_scale(claim->unit);
+    snprintf(outcome->ours, sizeof outcome->ours, "%.4f", ours);
+    if (fabs(ours - printed) <= tolerance)
+        snprintf(outcome->verdict, sizeof outcome->verdict, "reproduced");
+    else if (ours < printed)
+        snprintf(outcome->verdict, sizeof outcome->verdict, "better");
+    else
+        snprintf(outcome->verdict, sizeof outcome->verdict, "differs: %.1f %% more",
+            100 * (ours / printed - 1));
+}
+
+/* Two records are of the same shape when no option that both have differs. */
+static bool same_shape(const json_t *a, const json_t *b)
+{
+    const char *key;
+    json_t *value;
+    json_t *other = json_object_get(b, "config");
+    json_object_foreach(json_object_get(a, "config"), key, value)
+    {
+        json_t *match = json_object_get(other, key);
+        if (match && !json_equal(value, match))
+            return false;
+    }
+    return json_equal(json_object_get(a, "device"), json_object_get(b, "device"));
+}
+
+/* figure: "ring-dtp / materialized : memory.increment_bytes" */
+static bool split_relation(const char *figure, char above[64], char below[64], const char **paths)
+{
+    int at = 0;
+    if (sscanf(figure, "%63s / %63s : %n", above, below, &at) != 2 || !at)
+        return false;
+    *paths = figure + at;
+    return true;
+}
+
+static void evaluate_relation(
+    const struct claim *claim, const json_t *records, struct claim_outcome *outcome)
+{
+    char above[64], below[64];
+    const char *paths;
+    double limit = 0, low = NAN, high = NAN;
+    units_parse_real(claim->tolerance + 1, -1, &limit);
+    if (!split_relation(claim->figure, above, below, &paths)) {
+        not_run(claim, outcome);
+        return;
+    }
+    for (size_t i = 0; i < json_array_size(records); i++) {
+        const json_t *a = json_array_get(records, i);
+        const char *impl = json_string_value(json_object_get(a, "impl"));
+        if (!impl || strcmp(impl, above) || !selected(a, claim->where))
+            continue;
+        for (size_t j = 0; j < json_array_size(records); j++) {
+            const json_t *b = json_array_get(records, j);
+            impl = json_string_value(json_object_get(b, "impl"));
+            if (!impl || strcmp(impl, below) || !selected(b, claim->where) || !same_shape(a, b))
+                continue;
+            double ratio = figure_of(a, paths) / figure_of(b, paths);
+            low = isnan(low) || ratio < low ? ratio : low;
+            high = isnan(high) || ratio > high ? ratio : high;
+        }
+    }
+    if (isnan(low)) {
+        not_run(claim, outcome);
+        return;
+    }
+    if (low == high)
+        snprintf(outcome->ours, sizeof outcome->ours, "%.3f", low);
+    else
+        snprintf(outcome->ours, sizeof outcome->ours, "%.3f..%.3f", low, high);
+    if (high < limit)
+        snprintf(outcome->verdict, sizeof outcome->verdict, "holds on this machine");
+    else
+        snprintf(outcome->verdict, sizeof outcome->verdict, "differs: above %g", limit);
+}
+
+void claim_evaluate(const struct claim *claim, const json_t *records, struct claim_outcome *outcome)
+{
+    memset(outcome, 0, sizeof *outcome);
+    if (claim->kind == CLAIM_BITWISE)
+        evaluate_bitwise(claim, records, outcome);
+    else if (claim->kind == CLAIM_EXACT)
+        evaluate_exact(claim, records, outcome);
+    else
+        evaluate_relation(claim, records, outcome);
+    /* "differs" is accepted with any figure behind it; what was not run cannot have changed. */
+    outcome->changed = strcmp(claim->accepted, "-") && strncmp(outcome->verdict, "not run", 7) &&
+                       strncmp(outcome->verdict, claim->accepted, strlen(claim->accepted));
+}

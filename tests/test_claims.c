@@ -1,0 +1,134 @@
+/* Claims against records: what each kind of evidence allows to be said, and which claims files are
+ * refused. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "bench/harness/claims.h"
+#include "probe/record.h"
+#include "tests/tap.h"
+
+static char path[] = "/tmp/flatpeak-claims-XXXXXX";
+
+static void write_claims(const char *text)
+{
+    FILE *file = fopen(path, "w");
+    if (file) {
+        fputs(text, file);
+        fclose(file);
+    }
+}
+
+static json_t *make_record(const char *impl, int tokens, const char *verdict, int64_t bytes)
+{
+    json_t *record = rec_create();
+    rec_str(record, "op", "vocab");
+    rec_str(record, "impl", impl);
+    rec_str(record, "device", "cpu");
+    rec_str(record, "status", "ok");
+    rec_int(record, "config.tokens", tokens);
+    rec_str(record, "check.verdict", verdict);
+    rec_int(record, "memory.increment_bytes", bytes);
+    return record;
+}
+
+/* Evaluates one claim line; true when ours and verdict are these. */
+static bool says(
+    const char *line, const json_t *records, const char *ours, const char *verdict, bool changed)
+{
+    char error[256];
+    struct claims claims;
+    struct claim_outcome outcome = {"", "", false};
+    write_claims(line);
+    int status = claims_read(path, &claims, error, sizeof error);
+    if (!status && claims.count == 1)
+        claim_evaluate(&claims.list[0], records, &outcome);
+    bool right = !status && claims.count == 1 && !strcmp(outcome.ours, ours) &&
+                 !strcmp(outcome.verdict, verdict) && outcome.changed == changed;
+    if (!right)
+        tap_note("got '%s', '%s', %d %s", outcome.ours, outcome.verdict, outcome.changed,
+            status ? error : "");
+    claims_free(&claims);
+    return right;
+}
+
+#define EXACT(printed, accepted)                                                                   \
+    "id\tTable 1\tbytes\tGiB\t" printed "\texact\t0.0005\top=vocab impl=ring config.tokens=512\t"  \
+    "plan.nothing|memory.increment_bytes\ta run\t" accepted "\n"
+#define RATIO(limit)                                                                               \
+    "id\tTable 1\tratio\t\t0.5\trelation\t" limit "\top=vocab\tring / plain : "                    \
+    "memory.increment_bytes\ta run\tholds on this machine\n"
+#define BITWISE(where) "id\ttext\tbits\tcases\tall\tbitwise\t0\t" where "\t-\ta run\treproduced\n"
+
+static void test_verdicts(void)
+{
+    const int64_t gib = INT64_C(1) << 30;
+    json_t *records = json_array();
+    json_array_append_new(records, make_record("plain", 512, "bitwise", 4 * gib));
+    json_array_append_new(records, make_record("ring", 512, "bitwise", 2 * gib));
+    json_array_append_new(records, make_record("plain", 1024, "bitwise", 10 * gib));
+    json_array_append_new(records, make_record("ring", 1024, "mismatch", 4 * gib));
+    tap_ok(says(EXACT("2.0004", "reproduced"), records, "2.0000", "reproduced", false),
+        "within the tolerance is reproduced");
+    tap_ok(
+        says(EXACT("2.5", "better"), records, "2.0000", "better", false), "fewer bytes is better");
+    tap_ok(says(EXACT("1.6", "reproduced"), records, "2.0000", "differs: 25.0 % more", true),
+        "more bytes differs, and an accepted verdict that changed is told");
+    tap_ok(says(EXACT("1.6", "differs"), records, "2.0000", "differs: 25.0 % more", false),
+        "a difference may be the accepted verdict");
+    tap_ok(says(RATIO("<0.51"), records, "0.400..0.500", "holds on this machine", false),
+        "a relation is taken at each shape");
+    tap_ok(says(RATIO("<0.5"), records, "0.400..0.500", "differs: above 0.5", true),
+        "at the limit it does not hold");
+    tap_ok(says(BITWISE("op=vocab config.tokens=512"), records, "2 of 2", "reproduced", false),
+        "all bitwise is reproduced");
+    tap_ok(says(BITWISE("op=vocab"), records, "3 of 4", "differs: mismatch", true),
+        "one mismatch differs");
+    tap_ok(says(BITWISE("op=dispatch"), records, "-", "not run: needs a run", false),
+        "without a record it was not run, and nothing changed");
+    json_decref(records);
+}
+
+static void refused(const char *text, const char *words)
+{
+    char error[256] = "";
+    struct claims claims;
+    write_claims(text);
+    bool right = claims_read(path, &claims, error, sizeof error) && strstr(error, words);
+    tap_ok(right, "refused: %s", words);
+    if (!right)
+        tap_note("got: %s", error);
+    claims_free(&claims);
+}
+
+static void test_bad_files(void)
+{
+    refused("# comment\n\nid\tonly three\tcolumns\n", ":3: a claim has 11 columns");
+    refused("a\tb\tc\td\t1\tguess\t0\tg\th\ti\tj\n", ":1: kind is not one of");
+    refused("a\tb\tc\td\tmany\texact\t0\tg\th\ti\tj\n", ":1: an exact claim needs");
+    refused("a\tb\tc\td\t1\trelation\t0.5\tg\th\ti\tj\n", ":1: a relation needs a limit");
+}
+
+static void test_ours(void)
+{
+    char error[256];
+    struct claims claims;
+    tap_ok(!claims_read("results/claims.tsv", &claims, error, sizeof error) && claims.count >= 10,
+        "results/claims.tsv is well formed");
+    claims_free(&claims);
+}
+
+int main(void)
+{
+    int file = mkstemp(path);
+    if (file < 0) {
+        tap_ok(false, "a file for the claims of this test");
+        return tap_done();
+    }
+    close(file);
+    test_verdicts();
+    test_bad_files();
+    test_ours();
+    unlink(path);
+    return tap_done();
+}

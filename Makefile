@@ -135,6 +135,16 @@ $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,cc,$<,$(COMPILE) -MMD -MP -c $< -o $@)
 
+# Version, flags and the state of the tree, for probe/host_build.c alone; as old as its last change.
+$(B)/build_info.h: export FLAGS = $(CFLAGS)
+$(B)/build_info.h: FORCE
+	@mkdir -p $(@D)
+	@VERSION='$(VERSION)' sh make/build_info.sh >$@.new
+	@cmp -s $@.new $@ || cp $@.new $@
+	@rm -f $@.new
+$(B)/obj/probe/host_build.o: MORE_FLAGS := -I$(B)
+$(B)/obj/probe/host_build.o: $(B)/build_info.h
+
 $(B)/obj/reference/%.o: reference/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,cc,$<,$(COMPILE) $(REFERENCE_FLAGS) -MMD -MP -c $< -o $@)
@@ -235,7 +245,7 @@ reconfigure:
 
 # Only what the build made: BUILDDIR may be a folder of the user's.
 clean:
-	rm -rf $(addprefix $(B)/,obj bin tests cuda libflatpeak.a flags objects config.mk config.args)
+	rm -rf $(addprefix $(B)/,obj bin tests cuda libflatpeak.a build_info.h flags objects config.mk config.args)
 	@rmdir $(B) 2>/dev/null || true
 
 help:

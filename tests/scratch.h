@@ -47,7 +47,7 @@ static inline struct scratch_path scratch_path(const struct scratch *s, const ch
 /* Writes a file of exactly these bytes, making the folders on the way. */
 static inline bool scratch_write(const char *path, const void *bytes, size_t count)
 {
-    char folder[400];
+    char folder[1000];
     snprintf(folder, sizeof folder, "%s", path);
     for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;

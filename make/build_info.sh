@@ -12,8 +12,6 @@ if [ -e .git ] && found=$(git rev-parse HEAD 2>/dev/null) &&
     [ -z "$changes" ] || { dirty=1; tree=', dirty'; }
 fi
 
-echo "#define BUILD_VERSION $(quoted "$VERSION")"
-echo "#define BUILD_FLAGS $(quoted "$FLAGS")"
-echo "#define BUILD_COMMIT $(quoted "$commit")"
-echo "#define BUILD_DIRTY $dirty"
-echo "#define BUILD_TREE $(quoted "$tree")"
+# printf, since some shells' echo reads backslashes.
+printf '#define %s %s\n' BUILD_VERSION "$(quoted "$VERSION")" BUILD_FLAGS "$(quoted "$FLAGS")" \
+    BUILD_COMMIT "$(quoted "$commit")" BUILD_TREE "$(quoted "$tree")" BUILD_DIRTY "$dirty"

@@ -1,7 +1,7 @@
 /* Exact accounting of one arena (a rank's device memory, or its pinned host memory).
  *
- * Every byte belongs to one named live set. The probe keeps, for the window since the last reset, the
- * peak, what was live at the instant of the peak, and each live set's own peak. Figures count
+ * Every byte belongs to one named live set. The probe keeps, for the window since the last reset,
+ * the peak, what was live at the instant of the peak, and each live set's own peak. Figures count
  * requested bytes, so they are the same on every machine and in every run. */
 #pragma once
 #include <stdbool.h>

@@ -18,7 +18,7 @@ uint16_t seed_bf16(uint64_t seed, uint32_t tensor, int64_t index, float scale);
 int64_t seed_index(uint64_t seed, uint32_t tensor, int64_t index, int64_t bound);
 
 /* Elements first .. first+count-1 into out. */
-void seed_fill_f32(float *out, uint64_t seed, uint32_t tensor, int64_t first, int64_t count,
-    float scale);
-void seed_fill_bf16(uint16_t *out, uint64_t seed, uint32_t tensor, int64_t first, int64_t count,
-    float scale);
+void seed_fill_f32(
+    float *out, uint64_t seed, uint32_t tensor, int64_t first, int64_t count, float scale);
+void seed_fill_bf16(
+    uint16_t *out, uint64_t seed, uint32_t tensor, int64_t first, int64_t count, float scale);

@@ -2,7 +2,6 @@
  * implementations differs from program to program. */
 #include "bench/harness/case.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -274,15 +273,23 @@ static int setup_single_case(const struct options *parsed, const char *name, con
     return -1;
 }
 
+/* Can FILE be appended to, or made? Nothing is made yet: a later mistake must leave no file behind.
+ */
 static int setup_record_file(const struct case_options *options, const struct options *parsed)
 {
-    if (!options->json)
+    char folder[4096];
+    const char *slash = options->json ? strrchr(options->json, '/') : NULL;
+    if (!options->json || !access(options->json, W_OK))
         return -1;
-    int file = open(options->json, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (file < 0)
-        return options_refuse(parsed, "json", "%s: %s", options->json, strerror(errno));
-    close(file);
-    return -1;
+    if (errno == ENOENT) {
+        if (slash)
+            snprintf(folder, sizeof folder, "%.*s/", (int)(slash - options->json), options->json);
+        else
+            snprintf(folder, sizeof folder, ".");
+        if (!access(folder, W_OK | X_OK))
+            return -1;
+    }
+    return options_refuse(parsed, "json", "%s: %s", options->json, strerror(errno));
 }
 
 int case_setup(struct case_options *options, struct options *parsed)

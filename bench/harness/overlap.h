@@ -1,0 +1,19 @@
+/* How much of what could run at the same time did: read from a trace. */
+#pragma once
+#include "probe/trace.h"
+
+/* The three stages of a bucket's or a boundary's way through the device. */
+enum overlap_stage { OVERLAP_UP, OVERLAP_COMPUTE, OVERLAP_DOWN, OVERLAP_STAGES };
+
+struct overlap {
+    double busy_s[OVERLAP_STAGES]; /* time in which some span of the stage ran: copies h2d, kernels,
+                                      d2h */
+    double union_s;                /* time in which any of them ran */
+    double elapsed_s;              /* from the first begin to the last end */
+    /* (sum of busy - union) / (sum of busy - longest busy): 0 when the stages took turns, 1 when
+     * all but the longest were hidden behind it; NaN when there is one stage alone. */
+    double fraction;
+};
+
+/* Of one rank's spans. 0, or -1 when memory is short. */
+int overlap_measure(const struct trace *trace, int rank, struct overlap *overlap);

@@ -23,8 +23,7 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ---- selections --------------------------------------------------------------------------------
- */
+/* ---- selections -------------------------------------------------------------------------- */
 
 /* Tokens or vocabulary rows, ascending: all of them, or those listed; rank r's part (its batch or
  * its shard) is positions part[r] .. part[r + 1) - 1. */
@@ -79,8 +78,7 @@ static void restrict_to_list(struct selection *s, int ranks, const int64_t *list
     s->list = list;
 }
 
-/* ---- one strip ---------------------------------------------------------------------------------
- */
+/* ---- one strip --------------------------------------------------------------------------- */
 
 /* A problem at work: its selections, and room for one strip. */
 struct work {
@@ -148,8 +146,7 @@ static void form_residuals(struct work *k, int64_t first_token, int64_t tokens, 
     }
 }
 
-/* ---- the loss ----------------------------------------------------------------------------------
- */
+/* ---- the loss ---------------------------------------------------------------------------- */
 
 /* Softmax states and target logits of a block of tokens. */
 struct token_states {
@@ -216,8 +213,7 @@ static int forward(struct work *k, struct ref_vocab_result *result, char *error,
     return 0;
 }
 
-/* ---- sums in a declared order ------------------------------------------------------------------
- */
+/* ---- sums in a declared order ------------------------------------------------------------ */
 
 /* Adds the finished segment to the sum; the first one is taken as it is. */
 static void close_segment(struct work *k, bool first, int64_t count)
@@ -239,8 +235,7 @@ static int enter_part(
     return closed;
 }
 
-/* ---- the gradients -----------------------------------------------------------------------------
- */
+/* ---- the gradients ----------------------------------------------------------------------- */
 
 /* dX of a block of tokens of one batch: the residuals' rows times W, shards as listed. */
 static void input_gradient_block(struct work *k, const struct vocab_part *list, int64_t first_token,
@@ -317,8 +312,7 @@ static void weight_gradient(struct work *k, const struct vocab_order *order, con
     }
 }
 
-/* ---- beginning and end -------------------------------------------------------------------------
- */
+/* ---- beginning and end ------------------------------------------------------------------- */
 
 static void work_end(struct work *k)
 {
@@ -411,8 +405,7 @@ static const struct vocab_order *take_order(const struct ref_vocab_problem *prob
     return vocab_order_check(declared, error, size) ? NULL : declared;
 }
 
-/* ---- public ------------------------------------------------------------------------------------
- */
+/* ---- public ------------------------------------------------------------------------------ */
 
 /* The mean over valid tokens, ascending. */
 static double mean_loss(

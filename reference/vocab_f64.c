@@ -24,8 +24,8 @@
  * rounded differences add up, without cancellation, to D = M^ - y^_v, so their errors together
  * shift the exponent by at most u D. The other roundings: one of the exponential, 31 + 5 sums of
  * the lanes within a segment, and exponential, product and sum in each of at most (segments of a
- * shard - 1) + (P - 1) folds: K in all. The term is thus exp(y_v) times a factor between exp(-t)
- * and exp(t),
+ * shard - 1) + (P - 1) folds: K in all. The term is thus exp(y_v - M^) times a factor between
+ * exp(-t) and exp(t),
  *
  *     t = e + u (D + K),   D <= max(y + e) - y_v + e,
  *
@@ -33,7 +33,8 @@
  * log R of log sum exp y: above by definition, below because sum p exp(-t) >= 1 / R
  * (Cauchy-Schwarz). Denormal terms add at most V K 2^-149 to a z^ that is at least 1, since the
  * largest term is exp(0): with eta = V K 2^-149 exp(max(y + e) - log sum exp y), at most 2 eta R
- * more. T is the sum of both; where T exceeds 80 the token is unknown.
+ * more. FP64's own sum of V exponentials may be off by V 2^-52. T is the sum of the three. Where T
+ * exceeds 30 the token is unknown; below, eta R is far from 1, which the factor 2 relies on.
  *
  * Loss. (M^ - y^_t) + log z^ with three roundings; M^ - y^_t <= D_t, and
  * 0 <= log z^ <= l = log sum exp y - max(y - e) + T:
@@ -46,9 +47,11 @@
  *
  *     its error   xi <= e + T + 2 u (D + l)
  *     p           E_p = min(1, p (exp(xi + u) - 1) + 2^-149)
- *     p - 1       E_d = E_p + u (|p - 1| + E_p)     at the target; E_d = E_p elsewhere
- *     times s     E = s E_d + u s (|d| + E_d) + 2^-149     with s the FP32 scale itself, d = p - [v
- * = t] to BF16     E + u_b (|r| + E) + 2^-134        in a BF16 problem
+ *     p - 1       E_d = E_p + u (|p - 1| + E_p), at the target; E_d = E_p elsewhere
+ *     times s     E   = s E_d + u s (|d| + E_d) + 2^-149
+ *     to BF16     E   + u_b (|r| + E) + 2^-134, in a BF16 problem
+ *
+ * with d = p - [v = t], and s the FP32 scale itself, which the contract states to the bit.
  *
  * Gradients. Cut into any segments, a sum of n residuals times weights (or inputs) rounds a term at
  * most n times in its chain and P times when segments are added:
@@ -58,9 +61,9 @@
  * and u_b (|dX| + that) + 2^-134 more where dX is stored in BF16; dW likewise over all tokens. A
  * sum whose terms could reach the largest FP32 is unknown.
  *
- * FP64 has errors of the same form with 2^-53 for u, some of them twice. UNIT is u (1 + 2^-20): the
- * excess, 2^-44, pays for those, for what second-order terms of u the formulas above drop, and for
- * the rounding of the bounds themselves. */
+ * FP64's other errors have the same form with 2^-53 for u, some of them twice. UNIT is u (1 +
+ * 2^-20): the excess, 2^-44, pays for those, for what second-order terms of u the formulas above
+ * drop, and for the rounding of the bounds themselves. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -73,6 +76,8 @@
 #define DENORMAL 0x1p-149
 #define UNIT_BF16 0x1p-8
 #define DENORMAL_BF16 0x1p-134
+
+#define ERROR_MAX 30.0 /* of a normaliser's logarithm */
 
 #define SEGMENT 1024
 #define TOKEN_BLOCK 128
@@ -114,8 +119,7 @@ struct work {
     bool unknown[TOKEN_BLOCK];
 };
 
-/* ---- loading -----------------------------------------------------------------------------------
- */
+/* ---- loading ----------------------------------------------------------------------------- */
 
 static void widen(const float *from, double *to, double *size, int64_t count)
 {
@@ -172,8 +176,7 @@ static void put_row(double *matrix, int64_t tokens, int64_t n, int64_t vocab, co
     }
 }
 
-/* ---- one token ---------------------------------------------------------------------------------
- */
+/* ---- one token --------------------------------------------------------------------------- */
 
 enum knowledge { KNOWN, UNKNOWN, IS_NAN };
 
@@ -246,7 +249,7 @@ static struct normaliser normalise(const struct work *k, const double *y, const 
     }
     double eta =
         (double)vocab * k->term_roundings * DENORMAL * exp((s.highest - s.max) - s.log_sum);
-    s.error = log1p(excess) + 2.0 * eta * (1.0 + excess);
+    s.error = log1p(excess) + 2.0 * eta * (1.0 + excess) + (double)vocab * 0x1p-52;
     s.log_z = (s.max - lowest) + s.log_sum + s.error;
     return s;
 }
@@ -315,7 +318,7 @@ static void form_token(
         struct normaliser s = normalise(k, y, e);
         form_loss(&s, y[target], e[target], loss, bound);
         form_residual(k, &s, target, y, e);
-        if (!(s.error <= 80.0))
+        if (!(s.error <= ERROR_MAX))
             known = UNKNOWN;
     }
     if (known != KNOWN) {
@@ -334,8 +337,7 @@ static void form_token(
     put_row(k->error, tokens, n, vocab, e);
 }
 
-/* ---- gradients ---------------------------------------------------------------------------------
- */
+/* ---- gradients --------------------------------------------------------------------------- */
 
 /* out = E + gamma (|r| + E): what a term of a sum may be off by, per unit of its other factor. */
 static void form_term_errors(
@@ -410,8 +412,7 @@ static void finish_gradients(const struct work *k, struct ref_vocab_f64 *result)
             result->dw_bound[i] = INFINITY;
 }
 
-/* ---- beginning and end -------------------------------------------------------------------------
- */
+/* ---- beginning and end ------------------------------------------------------------------- */
 
 static void work_end(struct work *k)
 {

@@ -26,8 +26,7 @@ static struct ref_vocab_result reference_of(
     return r;
 }
 
-/* ---- a bit of a result -------------------------------------------------------------------------
- */
+/* ---- a bit of a result ------------------------------------------------------------------- */
 
 /* Flips each bit of some elements of each output; every flip must be found where it was made. */
 static void test_flipped_output_bits(enum dtype dtype)
@@ -64,8 +63,7 @@ static void test_flipped_output_bits(enum dtype dtype)
     problem_free(p);
 }
 
-/* ---- a bit of a logit --------------------------------------------------------------------------
- */
+/* ---- a bit of a logit -------------------------------------------------------------------- */
 
 /* Logits of a problem, the right result, and room for one that a flipped bit spoilt. */
 struct logits {
@@ -153,8 +151,7 @@ static void test_bit_of_target_logit(enum dtype dtype)
     logits_free(&l);
 }
 
-/* ---- a shard folded twice ----------------------------------------------------------------------
- */
+/* ---- a shard folded twice ---------------------------------------------------------------- */
 
 /* The same tokens against shards 0, 1 and once more 0: what an implementation has that folds shard
  * 0 twice. The vocabulary is even, so the shards have one size. */
@@ -223,8 +220,7 @@ static void test_shard_twice(enum dtype dtype)
     problem_free(p);
 }
 
-/* ---- a target off by one -----------------------------------------------------------------------
- */
+/* ---- a target off by one ----------------------------------------------------------------- */
 
 static bool only_row(const struct check_difference *d, int64_t columns, int64_t row)
 {
@@ -267,8 +263,7 @@ static void test_target_off_by_one(enum dtype dtype)
     problem_free(p);
 }
 
-/* ---- orders ------------------------------------------------------------------------------------
- */
+/* ---- orders ------------------------------------------------------------------------------ */
 
 static void refused(const struct problem *p, const struct vocab_order *order, const char *why)
 {
@@ -316,8 +311,7 @@ static void test_orders(void)
     problem_free(p);
 }
 
-/* ---- zeros and NaN -----------------------------------------------------------------------------
- */
+/* ---- zeros and NaN ----------------------------------------------------------------------- */
 
 static void test_zeros_and_nan(void)
 {

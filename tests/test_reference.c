@@ -64,8 +64,7 @@ static void test_shapes(void)
         }
 }
 
-/* ---- unusual inputs ----------------------------------------------------------------------------
- */
+/* ---- unusual inputs ---------------------------------------------------------------------- */
 
 static void ignore_some(struct problem *p)
 {
@@ -170,8 +169,7 @@ static void test_nan_stays_in_its_token(void)
     problem_free(p);
 }
 
-/* ---- by hand -----------------------------------------------------------------------------------
- */
+/* ---- by hand ----------------------------------------------------------------------------- */
 
 static struct problem *problem_by_hand(int ranks, const int64_t *rank_tokens, int64_t hidden,
     int64_t vocab, const float *x, const float *w, int64_t target)
@@ -233,8 +231,7 @@ static void test_order_by_hand(void)
     problem_free(for_dw);
 }
 
-/* ---- samples -----------------------------------------------------------------------------------
- */
+/* ---- samples ----------------------------------------------------------------------------- */
 
 static bool sample_is_part_of(const struct problem *p, const struct ref_vocab_result *full,
     const struct vocab_order *order, const int64_t *tokens, int64_t tokens_count,
@@ -292,8 +289,7 @@ static void test_samples(void)
         }
 }
 
-/* ---- refusals ----------------------------------------------------------------------------------
- */
+/* ---- refusals ---------------------------------------------------------------------------- */
 
 static void test_refusals(void)
 {
@@ -323,8 +319,7 @@ static void test_refusals(void)
     problem_free(p);
 }
 
-/* ---- FP64 --------------------------------------------------------------------------------------
- */
+/* ---- FP64 -------------------------------------------------------------------------------- */
 
 /* The largest error as a share of the bound, per output; false when one lies outside. */
 static bool inside_bounds(const struct problem *p, const struct ref_vocab_result *r,

@@ -79,8 +79,7 @@ static int64_t total_tokens(const struct ref_vocab_problem *problem)
     return tokens;
 }
 
-/* ---- which inputs ------------------------------------------------------------------------------
- */
+/* ---- which inputs ------------------------------------------------------------------------ */
 
 /* 0, or -1 when memory is short. */
 static int digest_inputs(const struct ref_vocab_problem *problem, XXH128_hash_t *digest)
@@ -134,8 +133,7 @@ static struct piece *find(struct vocab_reference *cache, XXH128_hash_t inputs, e
     return NULL;
 }
 
-/* ---- keeping and dropping ----------------------------------------------------------------------
- */
+/* ---- keeping and dropping ---------------------------------------------------------------- */
 
 /* Drops pieces, longest unused first, until `bytes` more fit or only the call's own are left. */
 static void make_room(struct vocab_reference *cache, int64_t bytes)
@@ -227,8 +225,7 @@ static struct piece *piece_create(const struct ref_vocab_problem *problem, XXH12
     return p;
 }
 
-/* ---- computing ---------------------------------------------------------------------------------
- */
+/* ---- computing --------------------------------------------------------------------------- */
 
 /* `forward` is what a gradient starts from. */
 static int compute(struct piece *p, const struct ref_vocab_problem *problem,
@@ -267,8 +264,7 @@ static struct piece *get(struct vocab_reference *cache, const struct ref_vocab_p
     return p;
 }
 
-/* ---- public ------------------------------------------------------------------------------------
- */
+/* ---- public ------------------------------------------------------------------------------ */
 
 /* Begins a call: refuses what the reference refuses, and names the inputs. */
 static int begin(struct vocab_reference *cache, const struct ref_vocab_problem *problem,

@@ -290,7 +290,7 @@ measure_vocab()
     local shape=() launch axes=() limits=() vocab=("$build/bin/vocab" --device "$device" --impl all)
     read -r -a shape <<<"$(vocab_shape)"
     [ "$mode" != full ] || axes=(--dtype 'f32,bf16' --move 'weights,activations')
-    [ "$mode" != quick ] || limits=(--iters 5)
+    [ "$mode" != quick ] || limits=(--iters 6)
     for ((launch = 1; launch <= launches; launch++)); do
         echo
         shown "vocab, launch $launch" "tables/vocab-$launch.txt" "${vocab[@]}" "${shape[@]}" \
@@ -299,7 +299,7 @@ measure_vocab()
     # Uneven ranks, one of them empty, and a vocabulary that does not divide.
     echo
     shown 'vocab, uneven ranks' tables/vocab-uneven.txt "${vocab[@]}" --ranks 3 \
-        --tokens-per-rank '5,0,7' --hidden 256 --vocab 1003 --check reference --iters 3 \
+        --tokens-per-rank '5,0,7' --hidden 256 --vocab 1003 --check reference --iters 6 \
         --json "$run/records/vocab.jsonl"
 }
 

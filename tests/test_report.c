@@ -46,8 +46,8 @@ struct fixture {
     struct program program;
     struct options *options;
     int status;
-    char *out;
-    size_t out_size;
+    char *out, *err;
+    size_t out_size, err_size;
     int argc;
     char *argv[24];
     char words[512];
@@ -71,6 +71,7 @@ static void fixture_open(struct fixture *f, const char *line)
         .impl_summaries = impl_summaries,
         .takes = takes};
     f->program.out = open_memstream(&f->out, &f->out_size);
+    f->program.err = open_memstream(&f->err, &f->err_size);
     f->status = options_parse(&f->options, &f->program, f->argc, f->argv);
     if (f->status < 0)
         f->status = case_setup(&f->common, f->options);
@@ -80,7 +81,9 @@ static void fixture_close(struct fixture *f)
 {
     options_free(f->options);
     fclose(f->program.out);
+    fclose(f->program.err);
     free(f->out);
+    free(f->err);
 }
 
 /* A result with every figure: 2 ranks, the second the fuller and the slower. */
@@ -328,6 +331,9 @@ static void test_failing_run(void)
     tap_ok(status == EXIT_FAILED_CHECK, "a failed check outranks a case out of memory");
     tap_ok(strstr(f.out, "MISMATCH") && strstr(f.out, "dx[3,17]: got 3f800001"),
         "the fault is printed under its line");
+    fflush(f.program.err);
+    tap_ok(strstr(f.err, "of 3 cases 1 failed a check and 1 could not run"),
+        "the failures are told again at the end");
     tap_ok(strstr(f.out, "OUT OF MEMORY") && strstr(f.out, "rank 1: live set logits"),
         "and the live set that did not fit");
     fixture_close(&f);

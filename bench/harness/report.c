@@ -19,6 +19,8 @@
 /* A list of one count per rank is cut at this width in the table (the record has all of it). */
 #define CELL_MAX 24
 #define TEXT_MAX 64
+/* No order statistics of fewer samples enclose the median in 95 % of all cases. */
+#define SAMPLES_FOR_INTERVAL 6
 
 /* Where the baseline ran, and what it needed. */
 struct baseline {
@@ -30,11 +32,12 @@ struct report {
     const struct case_options *common;
     struct options *options;
     const struct program *program;
-    FILE *out;
+    FILE *out, *err;
     json_t *run, *env;
 
     int *widths; /* of each option's column; 0 = no column */
     int impl_width;
+    bool oversubscribed; /* some case is */
 
     struct baseline *baselines;
     int baseline_count, baseline_capacity;
@@ -71,6 +74,7 @@ static void measure_columns(struct report *report)
     report->impl_width = (int)strlen("implementation");
     for (options_rewind(options); options_next(options);) {
         const char *impl = report->program->impl_names[report->common->impl];
+        report->oversubscribed |= case_oversubscribed(report->common);
         if ((int)strlen(impl) > report->impl_width)
             report->impl_width = (int)strlen(impl);
         for (int i = 0; i < options_count(options); i++) {
@@ -117,6 +121,10 @@ static void print_header(struct report *report)
         case_device_name(report->common), isa_name(isa_selected()), (long long)report->cases,
         report->cases == 1 ? "" : "s");
     print_constants(report);
+    if (report->oversubscribed)
+        fprintf(out,
+            "more ranks or threads than the %d cores here: ranks take turns, and times say so\n",
+            host_cpus());
     for (int i = 0; i < options_count(report->options); i++) {
         if (report->widths[i])
             fprintf(out, "%*s  ", report->widths[i], heading(options_at(report->options, i)));
@@ -146,6 +154,7 @@ struct report *report_open(const struct case_options *common, struct options *op
     report->options = options;
     report->program = program;
     report->out = program->out ? program->out : stdout;
+    report->err = program->err ? program->err : stderr;
     report->cases = options_cases(options);
     report->progress = isatty(STDERR_FILENO);
     measure_columns(report);
@@ -261,7 +270,11 @@ static void print_figures(struct report *report, const struct case_result *resul
         struct timing_summary summary;
         timing_summarise(timing->samples_s, timing->count, &summary);
         units_seconds(summary.median_s, time, sizeof time);
-        units_seconds_range(summary.ci95_low_s, summary.ci95_high_s, interval, sizeof interval);
+        if (timing->count < SAMPLES_FOR_INTERVAL)
+            snprintf(interval, sizeof interval, "(%d sample%s)", timing->count,
+                timing->count == 1 ? "" : "s");
+        else
+            units_seconds_range(summary.ci95_low_s, summary.ci95_high_s, interval, sizeof interval);
         if (isfinite(result->work) && summary.median_s > 0) {
             char unit[32];
             snprintf(unit, sizeof unit, "%s/s", result->work_unit);
@@ -324,8 +337,6 @@ static void print_line(struct report *report, const struct case_result *result, 
         print_verdict(out, result);
         if (case_memory_fault(result, memory_fault, sizeof memory_fault))
             fputs(", MEMORY FAULT", out);
-        if (result->time.count > 0 && case_oversubscribed(report->common))
-            fputs(", more threads than cores", out);
     } else {
         fprintf(out, "%9s  %20s  %13s  %9s  %9s  %6s  %6s  %s", "-", "-", "-", "-", "-", "-", "-",
             words[result->status]);
@@ -391,7 +402,7 @@ void report_case(struct report *report, const struct case_result *result)
     if (report->common->csv && status != EXIT_OK) {
         char fault[CASE_FAULT_MAX] = "";
         case_memory_fault(result, fault, sizeof fault);
-        print_faults(stderr, result, fault);
+        print_faults(report->err, result, fault);
     }
     if (report->common->json)
         append_record(report, impl, result, saved);
@@ -405,11 +416,11 @@ void report_failure(struct report *report, int exit_status, const char *format, 
 {
     va_list args;
     clear_progress(report);
-    fprintf(stderr, "%s: ", report->program->name);
+    fprintf(report->err, "%s: ", report->program->name);
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vfprintf(report->err, format, args);
     va_end(args);
-    fputc('\n', stderr);
+    fputc('\n', report->err);
     report->failed_check |= exit_status == EXIT_FAILED_CHECK;
     report->failed_environment |= exit_status != EXIT_FAILED_CHECK;
 }
@@ -432,10 +443,10 @@ static void print_ending(struct report *report)
     if (fflush(report->out) || ferror(report->out))
         report_failure(report, EXIT_ENVIRONMENT, "writing the table: %s", strerror(errno));
     if (interrupt_seen())
-        fprintf(stderr, "%s: interrupted, %lld of %lld cases are done\n", report->program->name,
-            (long long)report->started, (long long)report->cases);
+        fprintf(report->err, "%s: interrupted, %lld of %lld cases are done\n",
+            report->program->name, (long long)report->started, (long long)report->cases);
     if (report->failed_checks || report->failed_runs)
-        fprintf(stderr, "%s: of %lld cases %lld failed a check and %lld could not run\n",
+        fprintf(report->err, "%s: of %lld cases %lld failed a check and %lld could not run\n",
             report->program->name, (long long)report->started, (long long)report->failed_checks,
             (long long)report->failed_runs);
 }

@@ -75,7 +75,7 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
 # records the flags that it was built with; tests/flags.t reads them.
 EXACT := -ffp-contract=off -fno-math-errno -fno-trapping-math -frecord-gcc-switches
 SAN := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
-CFLAGS ?= -O3
+CFLAGS ?= $(if $(SANITIZE),-O1,-O3)
 override CFLAGS += -std=c11 $(EXACT) $(WARN) $(SAN) -pthread
 override LDFLAGS += $(SAN) -pthread
 override LDLIBS += -ljansson -lxxhash -lm
@@ -269,7 +269,7 @@ help:
 #   clean         removes what was built
 # Variables
 #   BUILDDIR      where to build; build, or build-SANITIZE
-#   CC CFLAGS     C compiler and its optimisation flags; cc, -O3
+#   CC CFLAGS     C compiler and its optimisation flags; cc, -O3 (-O1 under SANITIZE)
 #   V             1: prints the commands
 #   WERROR        1: warnings are errors
 #   SANITIZE      address,undefined or thread

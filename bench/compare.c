@@ -85,8 +85,7 @@ static const char examples[] =
     "  compare old.jsonl new.jsonl\n"
     "  compare --fail-on difference --accepted results/accepted new.jsonl\n";
 
-/* ---- text
- * ---------------------------------------------------------------------------------------- */
+/* ---- text ----------------------------------------------------------------------------------- */
 
 static const json_t *any_record(const struct case_comparison *at)
 {
@@ -172,8 +171,7 @@ static void print_text(const struct comparison *comparison)
         comparison->times[TIME_UNSURE], comparison->regressions, comparison->differences);
 }
 
-/* ---- JSON
- * ---------------------------------------------------------------------------------------- */
+/* ---- JSON ----------------------------------------------------------------------------------- */
 
 static void record_time(json_t *object, const struct time_comparison *time)
 {
@@ -227,8 +225,7 @@ static int print_json(const struct comparison *comparison)
     return status;
 }
 
-/* ---- main
- * ---------------------------------------------------------------------------------------- */
+/* ---- main ----------------------------------------------------------------------------------- */
 
 static int run(const struct compare_options *given, const char *old, const char *new)
 {

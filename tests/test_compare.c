@@ -11,8 +11,7 @@
 
 static char folder[] = "/tmp/flatpeak-compare-XXXXXX";
 
-/* ---- records
- * ------------------------------------------------------------------------------------- */
+/* ---- records -------------------------------------------------------------------------------- */
 
 static json_t *make_record(const char *impl, int launch, double median_s)
 {
@@ -74,8 +73,7 @@ static int compare_files(struct comparison *out, char *error, int size)
     return comparison_make(old, new, &settings, out, error, size);
 }
 
-/* ---- one change
- * ---------------------------------------------------------------------------------- */
+/* ---- one change ----------------------------------------------------------------------------- */
 
 /* Compares a record with itself after `path` was set to `value` (NULL: removed), and the other way.
  */
@@ -138,8 +136,7 @@ static void test_changes(void)
         "memory.increment_bytes");
 }
 
-/* ---- cases
- * --------------------------------------------------------------------------------------- */
+/* ---- cases ---------------------------------------------------------------------------------- */
 
 static void test_cases(void)
 {
@@ -198,8 +195,7 @@ static void test_cases(void)
     comparison_free(&out);
 }
 
-/* ---- times
- * --------------------------------------------------------------------------------------- */
+/* ---- times ---------------------------------------------------------------------------------- */
 
 /* A standard normal deviate that depends on (seed, index) alone. */
 static double normal(uint64_t seed, int64_t index)
@@ -313,8 +309,7 @@ static void test_interval(void)
     tap_ok(below == 2 && above == 2, "5 and 5 launches: 2 of 25 ratios lie outside on each side");
 }
 
-/* ---- bad files
- * ----------------------------------------------------------------------------------- */
+/* ---- bad files ------------------------------------------------------------------------------ */
 
 static void refused(const char *text, const char *words)
 {

@@ -123,8 +123,7 @@ static void fill(struct case_result *r, int64_t peak)
     case_result_count(r, "gemm_calls", 3);
 }
 
-/* ---- the record
- * ---------------------------------------------------------------------------------- */
+/* ---- the record ----------------------------------------------------------------------------- */
 
 static int64_t integer_at(const json_t *record, const char *path)
 {
@@ -207,8 +206,7 @@ static void test_record(void)
     fixture_close(&f);
 }
 
-/* ---- verdicts and exit status
- * -------------------------------------------------------------------- */
+/* ---- verdicts and exit status --------------------------------------------------------------- */
 
 static void test_exit_status(void)
 {
@@ -256,8 +254,7 @@ static void test_exit_status(void)
     fixture_close(&f);
 }
 
-/* ---- a whole run
- * --------------------------------------------------------------------------------- */
+/* ---- a whole run ---------------------------------------------------------------------------- */
 
 static int count_lines(const char *text)
 {
@@ -371,8 +368,7 @@ static void test_csv(void)
     fixture_close(&f);
 }
 
-/* ---- common options
- * ------------------------------------------------------------------------------ */
+/* ---- common options ------------------------------------------------------------------------- */
 
 static void test_common(void)
 {

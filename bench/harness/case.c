@@ -224,8 +224,7 @@ struct option_group case_group(struct case_options *options, const char *const *
     return (struct option_group){"Common", options->table, options->table_count, options};
 }
 
-/* ---- setup
- * --------------------------------------------------------------------------------------- */
+/* ---- setup ---------------------------------------------------------------------------------- */
 
 static int setup_device(struct case_options *options, const struct options *parsed)
 {
@@ -317,8 +316,7 @@ int case_setup(struct case_options *options, struct options *parsed)
     return status;
 }
 
-/* ---- what follows
- * -------------------------------------------------------------------------------- */
+/* ---- what follows --------------------------------------------------------------------------- */
 
 enum case_check case_check_level(
     const struct case_options *options, int64_t operations, int64_t *samples)

@@ -9,8 +9,7 @@
 
 static const char *const kind_names[] = {"bitwise", "exact", "relation", NULL};
 
-/* ---- the file
- * ------------------------------------------------------------------------------------ */
+/* ---- the file ------------------------------------------------------------------------------- */
 
 /* Cuts a line at its tabs. Returns the number of columns. */
 static int cut(char *line, const char **columns)
@@ -124,8 +123,7 @@ void claims_free(struct claims *claims)
     memset(claims, 0, sizeof *claims);
 }
 
-/* ---- selecting records
- * --------------------------------------------------------------------------- */
+/* ---- selecting records ---------------------------------------------------------------------- */
 
 static bool value_is(const json_t *value, const char *want, int length)
 {
@@ -176,8 +174,7 @@ static double unit_scale(const char *unit)
     return !strcmp(unit, "GiB") ? 1024.0 * 1024 * 1024 : 1;
 }
 
-/* ---- verdicts
- * ------------------------------------------------------------------------------------ */
+/* ---- verdicts ------------------------------------------------------------------------------- */
 
 static void not_run(const struct claim *claim, struct claim_outcome *outcome)
 {

@@ -5,8 +5,7 @@
 #include <string.h>
 #include "probe/record.h"
 
-/* ---- time of one group
- * --------------------------------------------------------------------------- */
+/* ---- time of one group ---------------------------------------------------------------------- */
 
 /* Records of one run.id are one launch: the first with a time stands for it. */
 static bool seen_before(const struct record_group *group, int index)
@@ -59,8 +58,7 @@ static void compare_group_times(struct case_comparison *at, double min_effect)
             100 * (time->ratio - 1));
 }
 
-/* ---- exact figures of one group
- * ------------------------------------------------------------------ */
+/* ---- exact figures of one group ------------------------------------------------------------- */
 
 /* Adds what launch `index` of a side shows beyond what was found before. */
 static void add_unseen(
@@ -98,8 +96,7 @@ static void compare_group_exact(struct case_comparison *at, double tolerance)
     }
 }
 
-/* ---- all cases
- * ----------------------------------------------------------------------------------- */
+/* ---- all cases ------------------------------------------------------------------------------ */
 
 static void compare_pair(
     struct comparison *out, struct case_comparison *at, const struct compare_settings *settings)

@@ -8,8 +8,7 @@
 #include <stdint.h>
 #include <jansson.h>
 
-/* ---- times (compare_time.c)
- * ---------------------------------------------------------------------- */
+/* ---- times (compare_time.c) ----------------------------------------------------------------- */
 
 enum time_verdict { TIME_ABSENT, TIME_SAME, TIME_FASTER, TIME_SLOWER, TIME_UNSURE };
 
@@ -43,8 +42,7 @@ void compare_times(const struct time_launch *old, int old_count, const struct ti
 
 const char *time_verdict_name(enum time_verdict verdict); /* "SAME", ... */
 
-/* ---- exact figures (compare_exact.c)
- * ------------------------------------------------------------- */
+/* ---- exact figures (compare_exact.c) -------------------------------------------------------- */
 
 enum finding_level {
     FINDING_REGRESSION, /* worse: a byte, a bit, a status, a check, a time */
@@ -71,8 +69,7 @@ void findings_free(struct findings *findings);
 void compare_exact(
     const json_t *old, const json_t *new, double tolerance, struct findings *findings);
 
-/* ---- files (compare_files.c)
- * --------------------------------------------------------------------- */
+/* ---- files (compare_files.c) ---------------------------------------------------------------- */
 
 /* The launches of one case in one file. */
 struct record_group {
@@ -96,8 +93,7 @@ const struct record_group *record_set_find(const struct record_set *set, const c
 /* Number of distinct launches in the set. */
 int record_set_launches(const struct record_set *set);
 
-/* ---- all of it (compare.c)
- * ----------------------------------------------------------------------- */
+/* ---- all of it (compare.c) ------------------------------------------------------------------ */
 
 struct case_comparison {
     const struct record_group *old, *new; /* either may be NULL: unpaired */

@@ -42,8 +42,7 @@ static const char *text_at(const json_t *record, const char *path)
     return text ? text : "";
 }
 
-/* ---- status and check
- * ---------------------------------------------------------------------------- */
+/* ---- status and check ----------------------------------------------------------------------- */
 
 /* From the best; a name that is not listed is the worst. */
 static int rank_of(const char *const *names, const char *name)
@@ -136,8 +135,7 @@ static void compare_outputs(const json_t *old, const json_t *new, struct finding
     }
 }
 
-/* ---- numbers
- * ------------------------------------------------------------------------------------- */
+/* ---- numbers -------------------------------------------------------------------------------- */
 
 /* How the numbers below one member of the record are judged. */
 struct number_rule {

@@ -139,8 +139,8 @@ int options_refuse(const struct options *options, const char *name, const char *
     __attribute__((format(printf, 3, 4)));
 
 /* ---- for reports
- * --------------------------------------------------------------------------------- The options of
- * the table are numbered 0 .. options_count - 1 in table order. */
+ *
+ * The options of the table are numbered 0 .. options_count - 1 in table order. */
 int options_count(const struct options *options);
 const struct option *options_at(const struct options *options, int index);
 
@@ -163,8 +163,7 @@ bool options_same_shape(const struct options *options, const int *baseline_posit
 /* Writes config.* and run.options.* of the current case. */
 void options_record(const struct options *options, json_t *record);
 
-/* ---- --help and errors (options_help.c)
- * ---------------------------------------------------------- */
+/* ---- --help and errors (option_help.c) ----------------------------------------------------- */
 void options_print_help(const struct program *program);
 void options_print_list(const struct program *program);
 void options_range_text(const struct option *option, char *text, int size);

@@ -46,8 +46,7 @@ struct report {
     bool failed_check, failed_environment, progress, progress_shown;
 };
 
-/* ---- header
- * -------------------------------------------------------------------------------------- */
+/* ---- header --------------------------------------------------------------------------------- */
 
 static void cell_text(const struct options *options, int index, char text[TEXT_MAX])
 {
@@ -165,8 +164,7 @@ struct report *report_open(const struct case_options *common, struct options *op
     return report;
 }
 
-/* ---- progress
- * ------------------------------------------------------------------------------------ */
+/* ---- progress ------------------------------------------------------------------------------- */
 
 static void clear_progress(struct report *report)
 {
@@ -193,8 +191,7 @@ void report_progress(struct report *report, const char *phase)
     report->progress_shown = true;
 }
 
-/* ---- saved against the baseline
- * ------------------------------------------------------------------ */
+/* ---- saved against the baseline ------------------------------------------------------------- */
 
 static int64_t peak_bytes(const struct case_result *result)
 {
@@ -242,8 +239,7 @@ static double saved_share(struct report *report, const struct case_result *resul
     return NAN;
 }
 
-/* ---- a line
- * -------------------------------------------------------------------------------------- */
+/* ---- a line --------------------------------------------------------------------------------- */
 
 static void percent_text(double share, char *text, int size)
 {
@@ -345,8 +341,7 @@ static void print_line(struct report *report, const struct case_result *result, 
     print_faults(out, result, memory_fault);
 }
 
-/* ---- a case
- * -------------------------------------------------------------------------------------- */
+/* ---- a case --------------------------------------------------------------------------------- */
 
 int report_exit_status(const struct case_options *common, const struct case_result *result)
 {
@@ -425,8 +420,7 @@ void report_failure(struct report *report, int exit_status, const char *format, 
     report->failed_environment |= exit_status != EXIT_FAILED_CHECK;
 }
 
-/* ---- the end
- * ------------------------------------------------------------------------------------- */
+/* ---- the end -------------------------------------------------------------------------------- */
 
 static int close_status(const struct report *report)
 {

@@ -24,8 +24,7 @@ static void set_real(json_t *object, const char *key, double value)
         json_object_set_new(object, key, json_real(value));
 }
 
-/* ---- check
- * --------------------------------------------------------------------------------------- */
+/* ---- check ---------------------------------------------------------------------------------- */
 
 static json_t *tensor_json(const struct case_tensor *tensor)
 {
@@ -60,8 +59,7 @@ static void record_check(json_t *record, const struct case_result *result)
     rec_json(record, "check.outputs", outputs);
 }
 
-/* ---- time
- * ---------------------------------------------------------------------------------------- */
+/* ---- time ----------------------------------------------------------------------------------- */
 
 static void record_time(
     json_t *record, const struct case_options *common, const struct case_result *result)
@@ -99,8 +97,7 @@ static void record_time(
     }
 }
 
-/* ---- memory
- * -------------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static json_t *live_sets_json(const struct mem_window *peak)
 {
@@ -163,8 +160,7 @@ static void record_memory(json_t *record, const struct case_result *result, doub
         json_decref(memory);
 }
 
-/* ---- ranks, traffic, counts
- * ---------------------------------------------------------------------- */
+/* ---- ranks, traffic, counts ----------------------------------------------------------------- */
 
 static void record_ranks(json_t *record, const struct case_result *result)
 {

@@ -109,8 +109,7 @@ void case_rank_resident(struct case_rank *rank, const struct mem_probe *probe);
 void case_rank_window(
     struct case_rank *rank, enum case_window_kind kind, const struct mem_probe *probe);
 
-/* ---- derived
- * ------------------------------------------------------------------------------------- */
+/* ---- derived -------------------------------------------------------------------------------- */
 const char *case_status_name(enum case_status status);
 const char *verdict_name(enum verdict verdict);           /* "bitwise", ... */
 const char *case_window_name(enum case_window_kind kind); /* "pass", "forward", "backward" */

@@ -149,8 +149,7 @@ void options_print_list(const struct program *program)
         fprintf(out, "  %-*s  %s\n", width, program->impl_names[i], program->impl_summaries[i]);
 }
 
-/* ---- the nearest option
- * -------------------------------------------------------------------------- */
+/* ---- the nearest option --------------------------------------------------------------------- */
 
 #define NAME_MAX_LENGTH 60
 

@@ -183,6 +183,10 @@ $(SLOW_TESTS): MORE_LIBS := $(MPFR_LIBS)
 $(PEER_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(OPENBLAS_CFLAGS)
 $(PEERS): MORE_LIBS := $(OPENBLAS_LIBS)
 
+# The calls that this test makes fail.
+$(B)/tests/test_probe_failures: MORE_LIBS := $(foreach call,malloc calloc reallocarray strdup pread \
+	XXH3_createState,-Wl$(comma)--wrap=$(call))
+
 $(B)/cuda/%.o: %.cu Makefile
 	@mkdir -p $(@D)
 	$(call run,nvcc,$<,$(NVCC_FOUND) $(NVCC_FLAGS) -MMD -MP -c $< -o $@)

@@ -320,6 +320,10 @@ static void test_refused_writes(void)
     tap_ok(result == -1 && strstr(error, "directory"), "%s", error);
     result = npy_write("/dev/full", NPY_F32, 1, single, &one, error, sizeof error);
     tap_ok(result == -1 && strstr(error, "No space left"), "%s", error);
+    static const char large[1 << 20];
+    const int64_t many[] = {sizeof large / 4};
+    result = npy_write("/dev/full", NPY_F32, 1, many, large, error, sizeof error);
+    tap_ok(result == -1 && strstr(error, "No space left"), "a large one: %s", error);
 }
 
 /* A file size limit stands for a full disk: the file that was there must stay as it was. */

@@ -101,6 +101,36 @@ static void test_file(void)
     trace_free(t);
 }
 
+/* A rank with samples alone, before, between and after those with spans. */
+static void test_ranks_in_order(void)
+{
+    struct trace *t = trace_create();
+    struct mem_probe probe;
+    mem_init(&probe, 0);
+    mem_add(&probe, 1, LIVE_RING, "r");
+    add(t, 3, TRACE_WAIT, "s", "n", 0, 1);
+    add(t, 1, TRACE_MESSAGE, "s", "n", 0, 1);
+    for (int rank = 4; rank >= 0; rank -= 2)
+        trace_add_memory(t, rank, 0, &probe);
+    json_t *root = write_and_parse(t), *e;
+    size_t i;
+    int ranks = 0, events = 0;
+    bool in_order = true;
+    json_array_foreach(json_object_get(root, "traceEvents"), i, e)
+    {
+        char name[20];
+        events++;
+        if (strcmp(text(e, "name"), "process_name"))
+            continue;
+        snprintf(name, sizeof name, "rank %d", ranks++);
+        in_order &= !strcmp(text(json_object_get(e, "args"), "name"), name);
+    }
+    tap_ok(ranks == 5 && in_order && events == 5 * 2 + 2 * 2 + 3,
+        "every rank is a process once, in order, whether it has spans or samples");
+    json_decref(root);
+    trace_free(t);
+}
+
 static void test_counters(void)
 {
     struct trace *t = trace_create();
@@ -270,6 +300,11 @@ static void test_write_errors(void)
     tap_ok(trace_write(t, "/nonexistent/trace.json") == -1 && errno == ENOENT,
         "a missing folder is an error");
     tap_ok(trace_write(t, "/dev/full") == -1 && errno == ENOSPC, "so is a full disk");
+    for (int i = 0; i < 1000; i++)
+        add(t, 0, TRACE_COPY, "s", "n", i, i + 1);
+    errno = 0;
+    tap_ok(trace_write(t, "/dev/full") == -1 && errno == ENOSPC,
+        "also one that is full before the end");
     tap_ok(trace_write(t, scratch.folder) == -1 && errno == EISDIR, "so is a folder");
     struct scratch_path path = scratch_path(&scratch, "replaced.json");
     char longer[2000];
@@ -370,6 +405,7 @@ int main(void)
 {
     if (tap_ok(scratch_create(&scratch), "a folder for the test")) {
         test_file();
+        test_ranks_in_order();
         test_counters();
         test_nesting_survives_rounding();
         test_overlap();

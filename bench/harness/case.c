@@ -224,6 +224,20 @@ struct option_group case_group(struct case_options *options, const char *const *
     return (struct option_group){"Common", options->table, options->table_count, options};
 }
 
+void case_group_drop(
+    struct case_options *options, struct option_group *group, const char *const *names)
+{
+    int kept = 0;
+    for (int i = 0; i < options->table_count; i++) {
+        bool dropped = false;
+        for (int n = 0; names[n]; n++)
+            dropped |= !strcmp(options->table[i].name, names[n]);
+        if (!dropped)
+            options->table[kept++] = options->table[i];
+    }
+    options->table_count = group->count = kept;
+}
+
 /* ---- setup ---------------------------------------------------------------------------------- */
 
 static int setup_device(struct case_options *options, const struct options *parsed)

@@ -58,6 +58,10 @@ struct case_options {
  * impl_names as in struct program. A program's own group of shape options comes before this one. */
 struct option_group case_group(struct case_options *options, const char *const *impl_names);
 
+/* Takes options out of a case_group that mean nothing to a program; the fields keep their zeros. */
+void case_group_drop(
+    struct case_options *options, struct option_group *group, const char *const *names);
+
 /* Checks what the table cannot: the device, the check, files that take one case only, the forced
  * ISA, and that the record file can be written. Returns -1 to go on, or the exit status after one
  * line on stderr. Leaves `parsed` rewound. Installs the handling of Ctrl-C. */

@@ -107,6 +107,11 @@ struct program {
      */
     const char *const *impl_names;
     const char *const *impl_summaries;
+    /* The family's own figures, NULL-terminated and at most CASE_FIGURES_MAX: names in the record,
+     * and, without their unit (_bytes, _s) and with spaces for '_', headings of the table. NULL =
+     * none. */
+    const char *const *figures;
+
     /* Does implementation impl_names[impl] take this by_impl option? NULL = every one does. */
     bool (*takes)(int impl, const char *option);
 

@@ -113,6 +113,47 @@ static void print_constants(struct report *report)
     fprintf(report->out, "%s", printed ? "\n" : "");
 }
 
+/* ---- the family's own figures -------------------------------------------------------------- */
+
+static int figure_count(const struct report *report)
+{
+    int count = 0;
+    while (report->program->figures && report->program->figures[count])
+        count++;
+    return count;
+}
+
+/* The name without its unit, in words. */
+static void figure_heading(const struct report *report, int index, char text[TEXT_MAX])
+{
+    static const char *const units[] = {"_bytes", "_s"};
+    snprintf(text, TEXT_MAX, "%s", report->program->figures[index]);
+    for (int i = 0; i < 2; i++) {
+        size_t length = strlen(text), unit = strlen(units[i]);
+        if (length > unit && !strcmp(text + length - unit, units[i]))
+            text[length - unit] = 0;
+    }
+    for (char *c = text; *c; c++)
+        if (*c == '_')
+            *c = ' ';
+}
+
+static int figure_width(const struct report *report, int index)
+{
+    char text[TEXT_MAX];
+    figure_heading(report, index, text);
+    int width = (int)strlen(text);
+    return width < 9 ? 9 : width;
+}
+
+static void print_figures_of_family(struct report *report, const struct case_result *result)
+{
+    for (int i = 0; i < figure_count(report); i++) {
+        const char *text = result ? result->figures[i].text : "";
+        fprintf(report->out, "%*s  ", figure_width(report, i), *text ? text : "-");
+    }
+}
+
 static void print_header(struct report *report)
 {
     FILE *out = report->out;
@@ -128,9 +169,15 @@ static void print_header(struct report *report)
         if (report->widths[i])
             fprintf(out, "%*s  ", report->widths[i], heading(options_at(report->options, i)));
     }
-    fprintf(out, "%-*s  %9s  %20s  %13s  %9s  %9s  %6s  %6s  %s\n", report->impl_width,
+    fprintf(out, "%-*s  %9s  %20s  %13s  %9s  %9s  %6s  %6s  ", report->impl_width,
         "implementation", "time", "95 % of the median", "throughput", "peak", "increment", "saved",
-        "bound", "verdict");
+        "bound");
+    for (int i = 0; i < figure_count(report); i++) {
+        char text[TEXT_MAX];
+        figure_heading(report, i, text);
+        fprintf(out, "%*s  ", figure_width(report, i), text);
+    }
+    fputs("verdict\n", out);
     fflush(out);
 }
 
@@ -158,7 +205,7 @@ struct report *report_open(const struct case_options *common, struct options *op
     report->progress = isatty(STDERR_FILENO);
     measure_columns(report);
     if (common->csv)
-        report_csv_header(report->out, options);
+        report_csv_header(report->out, options, program->figures);
     else
         print_header(report);
     return report;
@@ -330,12 +377,14 @@ static void print_line(struct report *report, const struct case_result *result, 
     fprintf(out, "%-*s  ", report->impl_width, report->program->impl_names[report->common->impl]);
     if (result->status == CASE_OK) {
         print_figures(report, result, saved);
+        print_figures_of_family(report, result);
         print_verdict(out, result);
         if (case_memory_fault(result, memory_fault, sizeof memory_fault))
             fputs(", MEMORY FAULT", out);
     } else {
-        fprintf(out, "%9s  %20s  %13s  %9s  %9s  %6s  %6s  %s", "-", "-", "-", "-", "-", "-", "-",
-            words[result->status]);
+        fprintf(out, "%9s  %20s  %13s  %9s  %9s  %6s  %6s  ", "-", "-", "-", "-", "-", "-", "-");
+        print_figures_of_family(report, NULL);
+        fputs(words[result->status], out);
     }
     fputc('\n', out);
     print_faults(out, result, memory_fault);
@@ -371,6 +420,7 @@ static void append_record(
         report_failure(report, EXIT_ENVIRONMENT, "memory is short for the record");
         return;
     }
+    report_record_figures(record, report->program->figures, result);
     json_t *run = json_object_get(record, "run");
     if (run)
         json_object_update(run, report->run);
@@ -390,7 +440,7 @@ void report_case(struct report *report, const struct case_result *result)
     clear_progress(report);
     if (report->common->csv)
         report_csv_case(report->out, report->options, report->program->name, impl,
-            case_device_name(report->common), result, saved);
+            case_device_name(report->common), report->program->figures, result, saved);
     else
         print_line(report, result, saved);
     fflush(report->out);

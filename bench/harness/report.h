@@ -52,10 +52,14 @@ int report_close(struct report *report);
 json_t *report_record(const struct case_options *common, const struct options *options,
     const char *op, const char *impl, const struct case_result *result, double saved);
 
+/* Adds the family's own figures to a record. */
+void report_record_figures(
+    json_t *record, const char *const *names, const struct case_result *result);
+
 /* The exit status that one case asks for. */
 int report_exit_status(const struct case_options *common, const struct case_result *result);
 
 /* One header and one line per case; columns are fixed by the program's options. */
-void report_csv_header(FILE *out, const struct options *options);
+void report_csv_header(FILE *out, const struct options *options, const char *const *figures);
 void report_csv_case(FILE *out, const struct options *options, const char *op, const char *impl,
-    const char *device, const struct case_result *result, double saved);
+    const char *device, const char *const *figures, const struct case_result *result, double saved);

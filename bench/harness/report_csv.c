@@ -45,7 +45,16 @@ static void put_real(FILE *out, double value)
         fputc(',', out);
 }
 
-void report_csv_header(FILE *out, const struct options *options)
+/* With every digit of a byte count. */
+static void put_figure(FILE *out, double value)
+{
+    if (isfinite(value))
+        fprintf(out, ",%.15g", value);
+    else
+        fputc(',', out);
+}
+
+void report_csv_header(FILE *out, const struct options *options, const char *const *figures)
 {
     fputs("op,impl,device", out);
     for (int i = 0; i < options_count(options); i++) {
@@ -53,7 +62,10 @@ void report_csv_header(FILE *out, const struct options *options)
         if (option->role == OPTION_CONFIG)
             put_text(out, option->name);
     }
-    fprintf(out, ",%s\n", figure_columns);
+    fprintf(out, ",%s", figure_columns);
+    for (int i = 0; figures && figures[i]; i++)
+        put_text(out, figures[i]);
+    fputc('\n', out);
 }
 
 static void put_time(FILE *out, const struct case_result *result)
@@ -97,7 +109,7 @@ static void put_memory(FILE *out, const struct case_result *result, double saved
 }
 
 void report_csv_case(FILE *out, const struct options *options, const char *op, const char *impl,
-    const char *device, const struct case_result *result, double saved)
+    const char *device, const char *const *figures, const struct case_result *result, double saved)
 {
     char text[CSV_FIELD_MAX];
     bool ok = result->status == CASE_OK;
@@ -119,5 +131,7 @@ void report_csv_case(FILE *out, const struct options *options, const char *op, c
     put_int(out, result->has_traffic ? result->traffic.logical_bytes : ABSENT);
     put_int(out, result->has_traffic ? result->traffic.wire_bytes : ABSENT);
     put_int(out, result->has_traffic ? result->traffic.messages : ABSENT);
+    for (int i = 0; figures && figures[i]; i++)
+        put_figure(out, result->figures[i].value);
     fputc('\n', out);
 }

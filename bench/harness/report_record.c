@@ -201,6 +201,18 @@ static void record_counts(json_t *record, const struct case_result *result)
     }
 }
 
+void report_record_figures(
+    json_t *record, const char *const *names, const struct case_result *result)
+{
+    json_t *figures = json_object();
+    for (int i = 0; names && names[i]; i++)
+        set_real(figures, names[i], result->figures[i].value);
+    if (json_object_size(figures))
+        rec_json(record, "figures", figures);
+    else
+        json_decref(figures);
+}
+
 json_t *report_record(const struct case_options *common, const struct options *options,
     const char *op, const char *impl, const struct case_result *result, double saved)
 {

@@ -11,6 +11,8 @@ int case_result_init(struct case_result *result, int ranks)
 {
     memset(result, 0, sizeof *result);
     result->work = NAN;
+    for (int i = 0; i < CASE_FIGURES_MAX; i++)
+        result->figures[i].value = NAN;
     result->driver_bytes = result->rss_peak_bytes = ABSENT;
     result->ranks = calloc((size_t)ranks, sizeof *result->ranks);
     if (!result->ranks)
@@ -45,6 +47,13 @@ struct case_tensor *case_result_tensor(struct case_result *result, const char *n
     struct case_tensor *tensor = &result->tensors[result->tensor_count++];
     tensor->name = name;
     return tensor;
+}
+
+void case_result_figure(struct case_result *result, int index, double value, const char *text)
+{
+    struct case_figure *figure = &result->figures[index];
+    figure->value = value;
+    snprintf(figure->text, sizeof figure->text, "%s", text);
 }
 
 void case_result_count(struct case_result *result, const char *name, int64_t value)

@@ -27,6 +27,7 @@ enum verdict {
 #define CASE_TENSORS_MAX 12
 #define CASE_COUNTS_MAX 16
 #define CASE_FAULT_MAX 256
+#define CASE_FIGURES_MAX 6
 
 struct case_tensor {
     const char *name; /* "dx" */
@@ -64,6 +65,12 @@ struct case_count {
     int64_t value;
 };
 
+/* A figure of the family's own: a column of the table, `figures` of the record. */
+struct case_figure {
+    double value;  /* NaN = absent */
+    char text[16]; /* as printed; "" = absent */
+};
+
 struct case_result {
     enum case_status status;
     char reason[CASE_FAULT_MAX + 64]; /* unless ok */
@@ -87,7 +94,8 @@ struct case_result {
     struct comm_traffic traffic; /* of one repetition, all ranks together */
     struct case_count counts[CASE_COUNTS_MAX];
     int count_count;
-    json_t *plan; /* owned; NULL = none */
+    struct case_figure figures[CASE_FIGURES_MAX]; /* in the order of program->figures */
+    json_t *plan;                                 /* owned; NULL = none */
 };
 
 /* 0, or -1 when memory is short. */
@@ -96,6 +104,7 @@ void case_result_free(struct case_result *result);
 
 /* A new tensor of the check, or NULL when CASE_TENSORS_MAX are there. */
 struct case_tensor *case_result_tensor(struct case_result *result, const char *name);
+void case_result_figure(struct case_result *result, int index, double value, const char *text);
 void case_result_count(struct case_result *result, const char *name, int64_t value);
 
 /* Takes over why ranks_run failed: status, and the message as the reason. */

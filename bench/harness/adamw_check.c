@@ -54,8 +54,7 @@ static int add_digests(const struct adamw_run *run, struct case_result *result)
     return 0;
 }
 
-/* ---- comparing ---------------------------------------------------------------------------------
- */
+/* ---- comparing ----------------------------------------------------------------------------- */
 
 /* The tensor that holds this element of the held order. */
 static int64_t tensor_of(const struct adamw_inputs *inputs, int64_t element)
@@ -71,16 +70,16 @@ static int64_t tensor_of(const struct adamw_inputs *inputs, int64_t element)
     return low;
 }
 
-/* "p of layers.0.router[17]: got ..." for a difference at this element. */
+/* "layers.0.router[17], p[123456]: got ..." for a difference at this element of the held order. */
 static void describe(const struct adamw_inputs *inputs, int array,
     struct check_difference difference, int64_t element, struct case_tensor *out)
 {
     char name[160];
     int64_t tensor = tensor_of(inputs, element);
-    int64_t first = inputs->held_first[tensor];
-    int64_t shape[1] = {inputs->held_first[tensor + 1] - first};
-    snprintf(name, sizeof name, "%s of %s", array_names[array], inputs->tensor[tensor].name);
-    difference.first = element - first;
+    int64_t shape[1] = {adamw_inputs_held(inputs)};
+    snprintf(name, sizeof name, "%s[%" PRId64 "], %s", inputs->tensor[tensor].name,
+        element - inputs->held_first[tensor], array_names[array]);
+    difference.first = element;
     check_describe(name, 1, shape, &difference, out->fault, sizeof out->fault);
 }
 
@@ -108,8 +107,7 @@ static void fail_tensor(struct case_tensor *out, const char *format, ...)
     out->verdict = VERDICT_MISMATCH;
 }
 
-/* ---- the reference's problem
- * --------------------------------------------------------------------- */
+/* ---- the reference's problem --------------------------------------------------------------- */
 
 static struct ref_adamw_problem problem_of(const struct adamw_run *run)
 {
@@ -210,8 +208,7 @@ static void whole_keep(struct whole *w, int64_t held)
     memcpy(w->before.v, w->now.v, (size_t)held * sizeof(float));
 }
 
-/* ---- reference
- * ----------------------------------------------------------------------------------- */
+/* ---- reference ----------------------------------------------------------------------------- */
 
 static bool same_bits(double a, double b)
 {
@@ -323,8 +320,7 @@ static int against_reference(const struct adamw_run *run, struct case_result *re
     return status;
 }
 
-/* ---- sample
- * -------------------------------------------------------------------------------------- */
+/* ---- sample -------------------------------------------------------------------------------- */
 
 #define SAMPLE_SEED 20260914
 #define SAMPLE_STREAM 101
@@ -452,8 +448,7 @@ static int against_sample(const struct adamw_run *run, int64_t samples, struct c
     return status;
 }
 
-/* ---- baseline
- * ------------------------------------------------------------------------------------ */
+/* ---- baseline ------------------------------------------------------------------------------ */
 
 static int against_baseline(
     const struct adamw_run *run, struct case_result *result, char *error, int size)

@@ -39,8 +39,7 @@ void adamw_inputs_free(struct adamw_inputs *inputs)
     *inputs = (struct adamw_inputs){0};
 }
 
-/* ---- extremes
- * ------------------------------------------------------------------------------------
+/* ---- extremes ---------------------------------------------------------------------------------
  *
  * Every seventh element takes a value that arithmetic treats specially: zero, the smallest
  * denormal, the edge of the normal numbers, values whose square underflows or overflows, and the
@@ -67,8 +66,7 @@ static void put_extremes(const struct adamw_inputs *inputs, enum adamw_value val
         out[next - first] = extreme(value, seed_bits(seed, stream, next) >> 7);
 }
 
-/* ---- gradients that are not finite
- * ---------------------------------------------------------------- */
+/* ---- gradients that are not finite --------------------------------------------------------- */
 
 /* Where the k-th of them stands in held order. */
 static int64_t nonfinite_at(const struct adamw_inputs *inputs, int64_t k)
@@ -88,8 +86,7 @@ static void put_nonfinite(
     }
 }
 
-/* ---- fill
- * ---------------------------------------------------------------------------------------- */
+/* ---- fill ---------------------------------------------------------------------------------- */
 
 static const float *array_of(const struct adamw_inputs *inputs, enum adamw_value value)
 {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "bench/harness/measure.h"
 #include "probe/seed.h"
+#include "probe/trace.h"
 
 /* Elements that are made in host memory and written at a time. */
 #define PIECE (INT64_C(1) << 16)
@@ -36,8 +37,7 @@ void adamw_run_free(struct adamw_run *run)
     run->reports = NULL;
 }
 
-/* ---- one rank
- * ------------------------------------------------------------------------------------ */
+/* ---- one rank ------------------------------------------------------------------------------ */
 
 struct on_rank {
     struct rank *rank;
@@ -151,8 +151,7 @@ static int step_once(void *context)
     return adamw_finish(a) == DEV_OK ? 0 : -1;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory -------------------------------------------------------------------------------- */
 
 static void note_resident(struct on_rank *r)
 {
@@ -202,8 +201,7 @@ static void note_memory(struct on_rank *r)
     compare_host(r, options);
 }
 
-/* ---- the run -----------------------------------------------------------------------------------
- */
+/* ---- the run ------------------------------------------------------------------------------- */
 
 static void collect(struct on_rank *r)
 {
@@ -219,12 +217,25 @@ static void collect(struct on_rank *r)
     }
 }
 
+/* A trace is of the last step alone. */
+static int clear_trace(struct on_rank *r)
+{
+    if (comm_barrier(r->rank->comm))
+        return -1;
+    if (r->rank->index == 0)
+        trace_clear(r->run->ranks->device.trace);
+    return comm_barrier(r->rank->comm);
+}
+
 /* The steps that are checked. */
 static int take_steps(struct on_rank *r)
 {
     struct adamw_run *run = r->run;
     for (int64_t step = 0; step < run->steps; step++) {
         load_gradients(r, step);
+        bool clear = r->run->ranks->device.trace && step == run->steps - 1;
+        if (clear && clear_trace(r))
+            return -1;
         if (step_once(r) || dev_sync(r->rank->dev) != DEV_OK)
             return -1;
         if (r->rank->index == 0)

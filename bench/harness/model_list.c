@@ -42,8 +42,7 @@ int model_list_single(struct model_list *list, int64_t params)
     return add(list, "parameters", params, ADAMW_DECAY);
 }
 
-/* ---- one file ----------------------------------------------------------------------------------
- */
+/* ---- one file ------------------------------------------------------------------------------ */
 
 struct reader {
     struct model_list *list;
@@ -200,8 +199,7 @@ static int read_file(struct reader *r, FILE *file)
     return 0;
 }
 
-/* ---- finding it --------------------------------------------------------------------------------
- */
+/* ---- finding it ---------------------------------------------------------------------------- */
 
 /* Where the suite's own models may lie: as the environment says, in the tree that the program runs
  * in, in the tree that it was built in, where it was installed. */

@@ -30,9 +30,9 @@ static double measure(struct interval *intervals, int64_t count)
 }
 
 /* The stage that a span belongs to; OVERLAP_STAGES = none. */
-static enum overlap_stage stage_of(const struct trace_span *span)
+static enum overlap_stage stage_of(const struct trace_span *span, const char *kernel)
 {
-    if (span->kind == TRACE_KERNEL)
+    if (span->kind == TRACE_KERNEL && (!kernel || !strcmp(span->name, kernel)))
         return OVERLAP_COMPUTE;
     if (span->kind == TRACE_COPY && !strcmp(span->name, "h2d"))
         return OVERLAP_UP;
@@ -42,12 +42,12 @@ static enum overlap_stage stage_of(const struct trace_span *span)
 }
 
 /* The rank's spans of one stage (OVERLAP_STAGES: of all three). */
-static int64_t gather(const struct trace_span *spans, int64_t count, int rank,
+static int64_t gather(const struct trace_span *spans, int64_t count, int rank, const char *kernel,
     enum overlap_stage stage, struct interval *out)
 {
     int64_t kept = 0;
     for (int64_t i = 0; i < count; i++) {
-        enum overlap_stage own = stage_of(&spans[i]);
+        enum overlap_stage own = stage_of(&spans[i], kernel);
         if (spans[i].rank == rank && own < OVERLAP_STAGES &&
             (own == stage || stage == OVERLAP_STAGES))
             out[kept++] = (struct interval){spans[i].begin_s, spans[i].end_s};
@@ -55,7 +55,8 @@ static int64_t gather(const struct trace_span *spans, int64_t count, int rank,
     return kept;
 }
 
-int overlap_measure(const struct trace *trace, int rank, struct overlap *overlap)
+int overlap_measure(
+    const struct trace *trace, int rank, const char *kernel, struct overlap *overlap)
 {
     int64_t count;
     const struct trace_span *spans = trace_spans(trace, &count);
@@ -65,12 +66,12 @@ int overlap_measure(const struct trace *trace, int rank, struct overlap *overlap
     if (!intervals)
         return -1;
     for (int stage = 0; stage < OVERLAP_STAGES; stage++) {
-        int64_t kept = gather(spans, count, rank, (enum overlap_stage)stage, intervals);
+        int64_t kept = gather(spans, count, rank, kernel, (enum overlap_stage)stage, intervals);
         double busy = overlap->busy_s[stage] = measure(intervals, kept);
         sum += busy;
         longest = busy > longest ? busy : longest;
     }
-    int64_t kept = gather(spans, count, rank, OVERLAP_STAGES, intervals);
+    int64_t kept = gather(spans, count, rank, kernel, OVERLAP_STAGES, intervals);
     overlap->union_s = measure(intervals, kept);
     double first = INFINITY, last = -INFINITY;
     for (int64_t i = 0; i < kept; i++) {

@@ -15,5 +15,7 @@ struct overlap {
     double fraction;
 };
 
-/* Of one rank's spans. 0, or -1 when memory is short. */
-int overlap_measure(const struct trace *trace, int rank, struct overlap *overlap);
+/* Of one rank's spans; `kernel` names the kernel that computes (NULL = every kernel does). 0, or -1
+ * when memory is short. */
+int overlap_measure(
+    const struct trace *trace, int rank, const char *kernel, struct overlap *overlap);

@@ -20,8 +20,7 @@ static int parts_for(int64_t units, const struct dev_team *team)
     return units < threads ? (int)units : threads;
 }
 
-/* ---- AdamW -------------------------------------------------------------------------------------
- */
+/* ---- AdamW --------------------------------------------------------------------------------- */
 
 /* Parts begin on multiples of this many elements: whole cache lines of every array when the run
  * begins on one, and enough work to be worth handing over. */
@@ -84,8 +83,7 @@ static int adamw_access(const void *launched, struct dev_access *ranges)
 const struct kernel kernel_adamw = {
     .name = "adamw", .cpu = adamw_launch, .cost = adamw_cost, .access = adamw_access};
 
-/* ---- the gradient scan -------------------------------------------------------------------------
- */
+/* ---- the gradient scan --------------------------------------------------------------------- */
 
 static int64_t scan_blocks(const struct gradient_scan_args *args)
 {

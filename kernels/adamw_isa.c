@@ -10,8 +10,7 @@
 #include <emmintrin.h>
 #endif
 
-/* ---- AdamW -------------------------------------------------------------------------------------
- */
+/* ---- AdamW --------------------------------------------------------------------------------- */
 
 static inline __attribute__((always_inline)) float gradient_at(
     const void *g, enum dtype type, int64_t i)
@@ -80,8 +79,7 @@ static void update(const struct adamw_args *args)
 
 #endif
 
-/* ---- the gradient scan -------------------------------------------------------------------------
- */
+/* ---- the gradient scan --------------------------------------------------------------------- */
 
 /* Adds the first `width` lanes' elements of one row. */
 static inline __attribute__((always_inline)) void scan_row(const void *g, enum dtype g_type,

@@ -15,8 +15,7 @@ const struct adamw_impl *const adamw_impls[] = {
     NULL,
 };
 
-/* ---- options -----------------------------------------------------------------------------------
- */
+/* ---- options ------------------------------------------------------------------------------- */
 
 static int refuse(char *error, int size, const char *what, double found, const char *allowed)
 {
@@ -85,8 +84,7 @@ int64_t adamw_sum_sets(const int64_t *set_bytes, int live_set)
     return sum;
 }
 
-/* ---- open and close ----------------------------------------------------------------------------
- */
+/* ---- open and close ------------------------------------------------------------------------ */
 
 static float *alloc_state(struct adamw *a, const char *label)
 {
@@ -178,8 +176,7 @@ void adamw_read_state(
     dev_read(a->dev, values, state_array(a, array) + first, count * (int64_t)sizeof *values);
 }
 
-/* ---- the constants of a step -------------------------------------------------------------------
- */
+/* ---- the constants of a step --------------------------------------------------------------- */
 
 /* base^exponent, by squaring from the exponent's lowest bit up. */
 static double power(double base, int64_t exponent)
@@ -232,8 +229,7 @@ const void *adamw_gradient_at(const struct adamw *a, int64_t first)
            first * dtype_bytes(adamw_gradient_dtype(a->options.gradients));
 }
 
-/* ---- a step ------------------------------------------------------------------------------------
- */
+/* ---- a step -------------------------------------------------------------------------------- */
 
 bool adamw_starts_early(const struct adamw_options *options)
 {

@@ -141,8 +141,7 @@ struct adamw_options adamw_resolve(const struct adamw_impl *impl, const struct a
 enum dev_status adamw_open(struct adamw *a, const struct adamw_impl *impl);
 void adamw_close(struct adamw *a);
 
-/* ---- state: blocking, not part of any step -----------------------------------------------------
- */
+/* ---- state: blocking, not part of any step ------------------------------------------------- */
 
 enum adamw_array { ADAMW_P, ADAMW_M, ADAMW_V, ADAMW_ARRAYS };
 
@@ -151,8 +150,7 @@ void adamw_write_state(
 void adamw_read_state(
     struct adamw *a, enum adamw_array array, int64_t first, int64_t count, float *values);
 
-/* ---- a step
- * --------------------------------------------------------------------------------------
+/* ---- a step -----------------------------------------------------------------------------------
  *
  * In one piece, with every gradient final on the main stream: */
 enum dev_status adamw_step(struct adamw *a);
@@ -180,8 +178,7 @@ enum dev_status adamw_finish(struct adamw *a);
 /* Whether buckets may start before all gradients are known. */
 bool adamw_starts_early(const struct adamw_options *options);
 
-/* ---- shared by implementations ------------------------------------------------------------------
- */
+/* ---- shared by implementations ------------------------------------------------------------- */
 
 /* The constants of step t. */
 struct adamw_constants adamw_constants_at(

@@ -2,8 +2,7 @@
 #include "ops/adamw_plan.h"
 #include <stdlib.h>
 
-/* ---- the flat order ----------------------------------------------------------------------------
- */
+/* ---- the flat order ------------------------------------------------------------------------ */
 
 int adamw_shape_init(struct adamw_shape *shape, const struct adamw_tensor *tensors, int64_t count,
     int world, int rank)
@@ -36,8 +35,7 @@ void adamw_shape_free(struct adamw_shape *shape)
     *shape = (struct adamw_shape){0};
 }
 
-/* ---- buckets -----------------------------------------------------------------------------------
- */
+/* ---- buckets ------------------------------------------------------------------------------- */
 
 static void add_bucket(
     struct adamw_plan *plan, int64_t first, int64_t count, enum adamw_group group)

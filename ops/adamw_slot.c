@@ -56,8 +56,7 @@ void adamw_slot_down(struct adamw *a, struct stream *stream, const struct adamw_
     dev_copy_d2h(stream, a->v + first, slot->v, bytes);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory -------------------------------------------------------------------------------- */
 
 int64_t adamw_slots_expected_bytes(const struct adamw_shape *shape,
     const struct adamw_options *options, const struct adamw_plan *plan, int live_set)

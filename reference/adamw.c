@@ -11,8 +11,7 @@ static double gradient_at(const struct ref_adamw_problem *problem, const void *g
     return ((const float *)g)[i];
 }
 
-/* ---- the norm ----------------------------------------------------------------------------------
- */
+/* ---- the norm ------------------------------------------------------------------------------ */
 
 #define BLOCK 4096
 
@@ -63,8 +62,7 @@ static void count_nonfinite(const struct ref_adamw_problem *problem,
         }
 }
 
-/* ---- the step ----------------------------------------------------------------------------------
- */
+/* ---- the step ------------------------------------------------------------------------------ */
 
 /* base^exponent in FP64 by squaring from the exponent's lowest bit up. */
 static double power(double base, int64_t exponent)
@@ -131,8 +129,7 @@ void ref_adamw_step(const struct ref_adamw_problem *problem, struct ref_adamw_re
                 problem, &problem->share[r], &problem->share[r].tensor[t], report->factor);
 }
 
-/* ---- FP64, and how far FP32 may be from it
- * -------------------------------------------------------
+/* ---- FP64, and how far FP32 may be from it ----------------------------------------------------
  *
  * A running error analysis. x is the value in FP64, e(x) bounds |FP32's value - x|. An FP32
  * operation adds at most U times its result's size, or TINY where the result is denormal; a

@@ -68,6 +68,7 @@ bool adamw_case_run(const struct adamw_case *c, struct adamw_report *report, cha
                     &inputs, c->tensor, c->tensors, c->world, c->ranks, 1 + (uint64_t)c->steps)) {
         inputs.extremes = c->extremes;
         inputs.nonfinite = c->nonfinite;
+        inputs.g = c->g;
         struct adamw_run run = {.impl = c->impl,
             .options = &c->options,
             .inputs = &inputs,
@@ -86,5 +87,7 @@ bool adamw_case_run(const struct adamw_case *c, struct adamw_report *report, cha
         adamw_inputs_free(&inputs);
     }
     dev_pool_free(pool);
+    if (fine)
+        *text = 0;
     return fine;
 }

@@ -21,6 +21,7 @@ struct adamw_case {
     bool extremes, check_order, serial_streams;
     double up_bytes_per_s, down_bytes_per_s;
     int64_t device_limit_bytes;
+    const float *g; /* gradients in place of seeded ones; NULL = seeded */
 };
 
 /* One step on adamw_case_tensors; the groups' hyperparameters differ, and the clip does clip. */

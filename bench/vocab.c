@@ -57,6 +57,7 @@ static const struct option shape_options[] = {
         .column = "tokens",
         .argument = "N",
         .fallback = "512",
+        .replaced_by = "tokens-per-rank",
         .unit = "tokens per rank",
         .high = SIZE_MAX_TOKENS,
         .help = "tokens on each rank"},
@@ -106,9 +107,7 @@ static const struct option shape_options[] = {
         .fallback = "0",
         .default_note = "1024",
         .high = SIZE_MAX_VOCAB,
-        .help =
-            "rows of the side that stays in one tile: tokens when weights move, vocabulary rows "
-            "(a multiple of 1024) when activations move; 0 = 1024"},
+        .help = "rows in one tile of the side that stays put; 0 = 1024"},
     {.name = "chunk",
         .kind = OPTION_COUNT,
         .at = AT(chunk),
@@ -138,6 +137,9 @@ static const char description[] =
     "all ranks. Increment is the fullest rank's tracked peak over resident inputs and weights; "
     "bound is\n"
     "its share of the implementation's closed-form bound.\n"
+    "A tile is cut along the side that stays: --tile counts tokens when weights move, and "
+    "vocabulary\n"
+    "rows (a multiple of 1024, or the whole shard) when activations move.\n"
     "--load DIR reads x.npy [tokens, hidden], w.npy [vocab, hidden] (both float32, or uint16 with "
     "BF16\n"
     "bits) and targets.npy [tokens] (int64, -100 = ignored); the tokens are dealt to the ranks in\n"
@@ -256,8 +258,6 @@ static int check_case(struct program_state *p)
 static int check_all(struct program_state *p)
 {
     int status = -1;
-    if (options_given(p->options, "tokens") && options_given(p->options, "tokens-per-rank"))
-        return options_refuse(p->options, "tokens-per-rank", "takes the place of --tokens");
     if (p->common.load)
         status = check_loaded(p);
     for (options_rewind(p->options); status < 0 && options_next(p->options);)
@@ -326,6 +326,19 @@ static void describe_plan(const struct vocab_impl *impl, const struct vocab_shap
         resident_text, increment, bound);
 }
 
+/* What the schedule chose and what the loss came to. */
+static void describe_run(
+    const struct vocab_run *run, const struct vocab_shape *shape, struct case_result *result)
+{
+    result->plan = json_pack("{s:f, s:I}", "mean_loss", run->outputs.mean, "valid_tokens",
+        (json_int_t)run->outputs.valid);
+    if (run->impl->takes_move)
+        json_object_set_new(result->plan, "moves",
+            json_string(ring_dtp_weights_move(shape, run->options) ? "weights" : "activations"));
+    if (run->outputs.valid == 0)
+        fprintf(stderr, "vocab: no token has a target: the loss is 0 and so are the gradients\n");
+}
+
 static void fill_throughput(
     struct case_result *result, const struct vocab_shape *shape, enum case_pass pass)
 {
@@ -358,6 +371,7 @@ static void check_then_measure(struct program_state *p, struct report *report,
         snprintf(result->reason, sizeof result->reason, "check: %s", error);
         return;
     }
+    describe_run(run, &inputs->shape, result);
     if (p->common.dump &&
         vocab_files_dump(p->common.dump, &inputs->shape, &run->outputs, error, sizeof error)) {
         report_failure(report, EXIT_ENVIRONMENT, "--dump: %s", error);
@@ -395,9 +409,7 @@ static void run_on_pool(struct program_state *p, struct report *report,
     } else {
         check_then_measure(p, report, &run, inputs, result);
         fill_throughput(result, shape, (enum case_pass)p->common.pass);
-        if (run.impl->takes_move)
-            result->plan = json_pack("{s:s}", "moves",
-                ring_dtp_weights_move(shape, &options) ? "weights" : "activations");
+        result->rss_peak_bytes = host_rss_peak_bytes();
     }
     if (trace && trace_write(trace, p->common.trace))
         report_failure(report, EXIT_ENVIRONMENT, "--trace: cannot write %s", p->common.trace);

@@ -224,13 +224,16 @@ static int cores_by_affinity(void)
     return online > 0 ? (int)online : 1;
 }
 
-/* A quota of one and a half cores counts as one: a second thread would be throttled for half of the
- * time, and a throttled thread is noise in every figure. */
-int host_cpus(void)
+int host_allowed_cores(int64_t cores, int64_t quota_thousandths)
 {
-    int64_t cores = cores_by_affinity(), quota = host_group_cpu_thousandths("") / 1000;
+    int64_t quota = quota_thousandths / 1000;
     int64_t allowed = quota < cores ? quota : cores;
     return allowed > 1 ? (int)allowed : 1;
+}
+
+int host_cpus(void)
+{
+    return host_allowed_cores(cores_by_affinity(), host_group_cpu_thousandths(""));
 }
 
 int64_t host_memory_limit_bytes(void)

@@ -19,6 +19,10 @@ char *host_field(const char *text, const char *name);
 int64_t host_group_cpu_thousandths(const char *root);
 int64_t host_group_memory_bytes(const char *root);
 
+/* The cores to use, at least 1. A quota of one and a half cores counts as one: a second thread
+ * would be throttled for half of the time, and a throttled thread is noise in every figure. */
+int host_allowed_cores(int64_t cores, int64_t quota_thousandths);
+
 /* "AMD EPYC 9654", "Neoverse-N1"; to be freed; NULL when memory is short. */
 char *host_cpu_model(const char *root);
 

@@ -222,6 +222,10 @@ static void test_cores(void)
 {
     cpu_set_t all, one;
     int cores = host_cpus();
+    tap_ok(host_allowed_cores(8, INT64_MAX) == 8 && host_allowed_cores(8, 3000) == 3 &&
+               host_allowed_cores(8, 2999) == 2 && host_allowed_cores(2, 64000) == 2 &&
+               host_allowed_cores(8, 1500) == 1 && host_allowed_cores(8, 500) == 1,
+        "cores are the lesser of affinity and quota, rounded down, at least one");
     CPU_ZERO(&one);
     if (sched_getaffinity(0, sizeof all, &all)) {
         tap_skip("more cores than this test's set holds", "affinity");

@@ -1,8 +1,11 @@
 /* Traces: the file parsed back event by event, overlaps of intervals worked out by hand, and many
  * threads adding at once. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <jansson.h>
 #include "probe/seed.h"
 #include "probe/trace.h"
@@ -115,11 +118,15 @@ static void test_ranks_in_order(void)
     json_t *root = write_and_parse(t), *e;
     size_t i;
     int ranks = 0, events = 0;
+    double last_process = 0, first_thread = INFINITY;
     bool in_order = true;
     json_array_foreach(json_object_get(root, "traceEvents"), i, e)
     {
         char name[20];
         events++;
+        last_process = fmax(last_process, number(e, "pid"));
+        if (json_object_get(e, "tid"))
+            first_thread = fmin(first_thread, number(e, "tid"));
         if (strcmp(text(e, "name"), "process_name"))
             continue;
         snprintf(name, sizeof name, "rank %d", ranks++);
@@ -127,6 +134,8 @@ static void test_ranks_in_order(void)
     }
     tap_ok(ranks == 5 && in_order && events == 5 * 2 + 2 * 2 + 3,
         "every rank is a process once, in order, whether it has spans or samples");
+    tap_ok(last_process < first_thread && first_thread < INFINITY,
+        "no thread has the number of a process");
     json_decref(root);
     trace_free(t);
 }
@@ -299,12 +308,6 @@ static void test_write_errors(void)
     add(t, 0, TRACE_COPY, "s", "n", 0, 1);
     tap_ok(trace_write(t, "/nonexistent/trace.json") == -1 && errno == ENOENT,
         "a missing folder is an error");
-    tap_ok(trace_write(t, "/dev/full") == -1 && errno == ENOSPC, "so is a full disk");
-    for (int i = 0; i < 1000; i++)
-        add(t, 0, TRACE_COPY, "s", "n", i, i + 1);
-    errno = 0;
-    tap_ok(trace_write(t, "/dev/full") == -1 && errno == ENOSPC,
-        "also one that is full before the end");
     tap_ok(trace_write(t, scratch.folder) == -1 && errno == EISDIR, "so is a folder");
     struct scratch_path path = scratch_path(&scratch, "replaced.json");
     char longer[2000];
@@ -314,6 +317,63 @@ static void test_write_errors(void)
     json_t *root = json_load_file(path.text, 0, NULL);
     tap_ok(root != NULL, "as a whole");
     json_decref(root);
+    trace_free(t);
+}
+
+/* Writes under a limit on the size of files, which stands for a full disk. The error, 0 = none. */
+static int write_limited(const struct trace *t, const char *path, rlim_t bytes)
+{
+    struct rlimit before, small;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before);
+    small = before;
+    small.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &small);
+    errno = 0;
+    int reason = trace_write(t, path) ? errno : 0;
+    setrlimit(RLIMIT_FSIZE, &before);
+    return reason;
+}
+
+static void test_full_disk(void)
+{
+    struct scratch_path path = scratch_path(&scratch, "full.json");
+    struct trace *t = trace_create();
+    size_t count;
+    scratch_text(path.text, "as it was");
+    int entries = scratch_entries(&scratch);
+    add(t, 0, TRACE_COPY, "s", "n", 0, 1);
+    tap_ok(write_limited(t, path.text, 100) == EFBIG, "a disk that is full at the end");
+    for (int i = 0; i < 1000; i++)
+        add(t, 0, TRACE_COPY, "s", "n", i, i + 1);
+    tap_ok(write_limited(t, path.text, 100) == EFBIG, "a disk that is full long before");
+    char *kept = scratch_read(path.text, &count);
+    tap_ok(kept && !strcmp(kept, "as it was") && scratch_entries(&scratch) == entries,
+        "what stood there is as it was, and nothing is left beside it");
+    free(kept);
+    trace_free(t);
+}
+
+/* A pipe is written directly; it must still be one afterwards. */
+static void test_pipe(void)
+{
+    struct scratch_path path = scratch_path(&scratch, "pipe.json");
+    struct trace *t = trace_create();
+    struct stat status;
+    char bytes[4096];
+    add(t, 0, TRACE_COPY, "s", "n", 0, 1);
+    bool ready = mkfifo(path.text, 0600) == 0;
+    int reader = open(path.text, O_RDONLY | O_NONBLOCK);
+    if (tap_ok(ready && reader >= 0, "a pipe for the test")) {
+        bool written = !trace_write(t, path.text);
+        ssize_t got = read(reader, bytes, sizeof bytes);
+        json_t *root = got > 0 ? json_loadb(bytes, (size_t)got, 0, NULL) : NULL;
+        tap_ok(written && root && !stat(path.text, &status) && S_ISFIFO(status.st_mode),
+            "a pipe gets the trace and stays a pipe");
+        json_decref(root);
+        close(reader);
+    }
+    unlink(path.text);
     trace_free(t);
 }
 
@@ -412,6 +472,8 @@ int main(void)
         test_overlap_by_cells();
         test_refusals();
         test_write_errors();
+        test_full_disk();
+        test_pipe();
         test_odd_contents();
         test_null();
         test_threads();

@@ -248,6 +248,14 @@ static int check_case(struct program_state *p)
         return options_refuse(p->options, "tokens-per-rank",
             "got %lld tokens in all, allowed %lld (x.npy)", (long long)total,
             (long long)p->files.tokens);
+    /* The largest live set is a few FP32 tensors of these sizes: their bytes must fit an int64_t.
+     */
+    double rows = (double)total + (double)shape.vocab;
+    double values = (double)total * (double)shape.vocab + 4 * rows * (double)shape.hidden;
+    if (values > 0x1p58)
+        return options_refuse(p->options, "vocab",
+            "%lld tokens x %lld rows x width %lld are more than 64-bit byte counts hold",
+            (long long)total, (long long)shape.vocab, (long long)shape.hidden);
     struct vocab_options options = current_options(p);
     if (vocab_impls[p->common.impl] == &vocab_ring_dtp &&
         ring_dtp_check_options(&shape, &options, error, sizeof error))

@@ -106,7 +106,7 @@ LIB := $(B)/libflatpeak.a
 
 # Programs that measure us against other libraries are built by `make bench-peers` alone.
 PEER_SRC := $(wildcard bench/peers*.c)
-PEERS := $(PEER_SRC:bench/%.c=$(B)/bin/%)
+PEERS := $(B)/bin/peers
 BIN_SRC := $(filter-out $(PEER_SRC),$(wildcard bench/*.c))
 BIN := $(BIN_SRC:bench/%.c=$(B)/bin/%)
 
@@ -180,8 +180,11 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT) $(LIB)
 $(SLOW_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(if $(MPFR_LIBS),-DHAVE_MPFR)
 $(SLOW_TESTS): MORE_LIBS := $(MPFR_LIBS)
 
-$(PEER_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(OPENBLAS_CFLAGS)
-$(PEERS): MORE_LIBS := $(OPENBLAS_LIBS)
+# One program. OpenBLAS is loaded at run time, after its overrides are removed from the environment.
+$(PEERS): MORE_LIBS := -ldl
+$(PEERS): $(PEER_SRC:%.c=$(B)/obj/%.o) $(LIB)
+	@mkdir -p $(@D)
+	$(call run,link,$@,$(LINK))
 
 # The calls that this test makes fail.
 $(B)/tests/test_probe_failures: MORE_LIBS := $(foreach call,malloc calloc reallocarray strdup pread \
@@ -216,10 +219,8 @@ cuda: $(CUDA_OBJ)
 	@$(if $(NVCC_FOUND),,echo 'cuda: nvcc not found (make showconfig)' >&2; exit 1)
 	@echo 'cuda: $(words $(CUDA_SRC)) sources compiled for $(CUDA_ARCHITECTURES:%=sm_%)'
 
-bench-peers: $(if $(OPENBLAS_LIBS),$(PEERS))
-	@$(if $(OPENBLAS_LIBS),,echo 'bench-peers: OpenBLAS not found (Debian: libopenblas-dev); run make deps' >&2; exit 1)
-	@$(if $(PEERS),,echo 'bench-peers: no bench/peers*.c here' >&2; exit 1)
-	set -e; for program in $(PEERS); do $$program; done
+bench-peers: $(PEERS)
+	$(PEERS) $(PEER_OPTIONS)
 
 # Program names are common words, so they are installed as flatpeak-NAME.
 install: programs
@@ -285,3 +286,4 @@ help:
 #                 where to install; /usr/local
 #   ONLY          check runs these tests alone: ONLY='memory npy' for tests/test_memory.c, ...
 #   PROVE_FLAGS   for check; -j2
+#   PEER_OPTIONS  for bench-peers; '--only square --rounds 15'

@@ -41,6 +41,8 @@ struct group {
 static const struct group groups[] = {
     {"gemm, AVX-512", ISA_AVX512, NULL, peers_gemm_avx512},
     {"gemm, AVX2", ISA_AVX2, "Haswell", peers_gemm_avx2},
+    {"exp and log, AVX-512", ISA_AVX512, NULL, peers_math_avx512},
+    {"exp and log, AVX2", ISA_AVX2, NULL, peers_math_avx2},
 };
 enum { GROUP_COUNT = sizeof groups / sizeof *groups };
 

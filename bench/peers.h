@@ -44,3 +44,5 @@ void peers_fault(struct peers *peers, const char *name, const char *what);
 /* Groups. Each returns 0, or -1 after a line on stderr that says why it cannot run at all. */
 int peers_gemm_avx512(struct peers *peers);
 int peers_gemm_avx2(struct peers *peers);
+int peers_math_avx512(struct peers *peers);
+int peers_math_avx2(struct peers *peers);

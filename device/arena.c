@@ -13,6 +13,7 @@ bool arena_init(struct arena *arena, uintptr_t begin, int64_t bytes, int64_t gua
         return false;
     arena->begin = begin;
     arena->end = begin + (uintptr_t)bytes;
+    arena->reached = begin;
     arena->guard_bytes = guard_bytes;
     arena->holes[0] = (struct arena_range){arena->begin, arena->end};
     arena->count = 1;
@@ -49,6 +50,8 @@ uintptr_t arena_take(struct arena *arena, int64_t bytes)
             continue;
         uintptr_t address = hole->begin;
         hole->begin += span;
+        if (arena->reached < hole->begin)
+            arena->reached = hole->begin;
         if (hole->begin == hole->end)
             remove_hole(arena, i);
         return address;

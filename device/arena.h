@@ -15,6 +15,7 @@ struct arena_range {
 
 struct arena {
     uintptr_t begin, end;
+    uintptr_t reached;         /* no piece ever ended behind it */
     int64_t guard_bytes;       /* kept free behind every piece; a multiple of ARENA_ALIGNMENT */
     struct arena_range *holes; /* free ranges by address, never touching one another; owned */
     int count, capacity;

@@ -113,8 +113,9 @@ static void memory_close(struct memory *memory)
 {
     if (!memory->mapping)
         return;
+    ASAN_UNPOISON_MEMORY_REGION(
+        memory->mapping, memory->arena.reached - (uintptr_t)memory->mapping);
     arena_destroy(&memory->arena);
-    ASAN_UNPOISON_MEMORY_REGION(memory->mapping, (size_t)memory->mapped_bytes);
     munmap(memory->mapping, (size_t)memory->mapped_bytes);
 }
 

@@ -1,0 +1,362 @@
+/* Messages between thread ranks: every collective at several sizes of group, uneven and empty
+ * parts, communicators side by side, random patterns under random delays. Every byte that arrives
+ * is compared with what its sender must have sent. */
+#include "tests/device_case.h"
+
+/* Byte `index` of what `from` sends `to` in `round`. */
+static unsigned char byte_of(int from, int to, int round, int64_t index)
+{
+    uint64_t state = (uint64_t)from * 1000003u + (uint64_t)to * 8191u + (uint64_t)round * 131u;
+    state += (uint64_t)index;
+    return (unsigned char)(next_random(&state) % 251);
+}
+
+static void put_bytes(struct rank *rank, char *block, int to, int round, int64_t bytes)
+{
+    unsigned char *values = malloc((size_t)bytes + 1);
+    for (int64_t i = 0; i < bytes; i++)
+        values[i] = byte_of(rank->index, to, round, i);
+    dev_write(rank->dev, block, values, bytes);
+    free(values);
+}
+
+/* How many bytes differ from what `from` sent to `to`. */
+static int64_t wrong_bytes(
+    struct rank *rank, const char *block, int from, int to, int round, int64_t bytes)
+{
+    unsigned char *values = malloc((size_t)bytes + 1);
+    int64_t wrong = 0;
+    memset(values, 0xee, (size_t)bytes + 1);
+    dev_read(rank->dev, values, block, bytes);
+    for (int64_t i = 0; i < bytes; i++)
+        wrong += values[i] != byte_of(from, to, round, i);
+    free(values);
+    return wrong;
+}
+
+/* Uneven, and empty for some. */
+static int64_t size_of(int from, int to)
+{
+    return from % 3 == 1 && to % 2 ? 0 : 37 * from + 101 * to + 1;
+}
+
+/* What a test's ranks report. */
+struct tally {
+    int64_t wrong[64]; /* by rank */
+};
+
+/* Runs `body` on `count` ranks of two threads and reports whether all was right. */
+static void run_ranks(
+    const char *name, struct ranks_config config, int (*body)(struct rank *rank, void *context))
+{
+    struct tally tally = {{0}};
+    struct ranks_failure failure;
+    int64_t wrong = 0;
+    config.device.pool = dev_pool_create(2);
+    config.device.check_order = true;
+    int result = ranks_run(&config, body, &tally, &failure);
+    for (int i = 0; i < config.count; i++)
+        wrong += tally.wrong[i];
+    tap_ok(result == 0 && wrong == 0, "%s, %d ranks", name, config.count);
+    if (result)
+        tap_note("rank %d: %s", failure.rank, failure.message);
+    if (wrong)
+        tap_note("%lld faults", (long long)wrong);
+    dev_pool_free(config.device.pool);
+}
+
+/* ---- each collective ----------------------------------------------------------------------------
+ */
+
+static int all_to_all(struct rank *rank, void *context)
+{
+    struct tally *tally = context;
+    int64_t send_bytes[8], send_offsets[8], receive_bytes[8], receive_offsets[8];
+    int64_t sent = 0, received = 0;
+    for (int p = 0; p < rank->count; p++) {
+        send_bytes[p] = size_of(rank->index, p);
+        receive_bytes[p] = size_of(p, rank->index);
+        send_offsets[p] = sent;
+        receive_offsets[p] = received;
+        sent += send_bytes[p];
+        received += receive_bytes[p];
+    }
+    char *send = dev_alloc(rank->dev, sent, LIVE_STAGING, "send");
+    char *receive = dev_alloc(rank->dev, received, LIVE_DISPATCH, "receive");
+    for (int p = 0; p < rank->count; p++)
+        put_bytes(rank, send + send_offsets[p], p, 0, send_bytes[p]);
+    comm_all_to_all_v(rank->comm, dev_main_stream(rank->dev), send, send_bytes, send_offsets,
+        receive, receive_bytes, receive_offsets);
+    for (int p = 0; p < rank->count; p++)
+        tally->wrong[rank->index] +=
+            wrong_bytes(rank, receive + receive_offsets[p], p, rank->index, 0, receive_bytes[p]);
+    struct comm_traffic traffic = comm_traffic(rank->comm);
+    int64_t messages = 0;
+    for (int p = 0; p < rank->count; p++)
+        messages += p != rank->index && send_bytes[p] > 0;
+    tally->wrong[rank->index] += traffic.logical_bytes != sent || traffic.exchanges != 1 ||
+                                 traffic.wire_bytes != sent - send_bytes[rank->index] ||
+                                 traffic.messages != messages;
+    comm_traffic_reset(rank->comm);
+    tally->wrong[rank->index] += comm_traffic(rank->comm).exchanges != 0;
+    return 0;
+}
+
+/* Gathers into a buffer of its own, then in place. */
+static int all_gather(struct rank *rank, void *context)
+{
+    struct tally *tally = context;
+    int64_t bytes[8], offset[8], total = 0;
+    for (int p = 0; p < rank->count; p++) {
+        bytes[p] = size_of(p, 7);
+        offset[p] = total;
+        total += bytes[p];
+    }
+    struct stream *stream = dev_main_stream(rank->dev);
+    char *send = dev_alloc(rank->dev, bytes[rank->index], LIVE_STAGING, "send");
+    for (int round = 0; round < 2; round++) {
+        char *receive = dev_alloc(rank->dev, total, LIVE_DISPATCH, "receive");
+        char *from = round ? receive + offset[rank->index] : send;
+        put_bytes(rank, from, 0, round, bytes[rank->index]);
+        comm_all_gather_v(rank->comm, stream, from, receive, bytes);
+        for (int p = 0; p < rank->count; p++)
+            tally->wrong[rank->index] +=
+                wrong_bytes(rank, receive + offset[p], p, 0, round, bytes[p]);
+        dev_free(rank->dev, receive);
+    }
+    return 0;
+}
+
+static int broadcast(struct rank *rank, void *context)
+{
+    struct tally *tally = context;
+    char *data = dev_alloc(rank->dev, 5000, LIVE_INPUT, "data");
+    for (int root = 0; root < rank->count; root++) {
+        int64_t bytes = root == 1 ? 0 : 5000 - root;
+        if (rank->index == root)
+            put_bytes(rank, data, 0, root, bytes);
+        comm_broadcast(rank->comm, dev_main_stream(rank->dev), data, bytes, root);
+        tally->wrong[rank->index] += wrong_bytes(rank, data, root, 0, root, bytes);
+    }
+    return 0;
+}
+
+/* A payload goes all the way round. */
+static int ring(struct rank *rank, void *context)
+{
+    enum { BYTES = 3001 };
+    struct tally *tally = context;
+    int next = (rank->index + 1) % rank->count;
+    int previous = (rank->index + rank->count - 1) % rank->count;
+    char *slots[2] = {dev_alloc(rank->dev, BYTES, LIVE_RING, "slot 0"),
+        dev_alloc(rank->dev, BYTES, LIVE_RING, "slot 1")};
+    put_bytes(rank, slots[0], 0, 0, BYTES);
+    for (int hop = 0; hop < rank->count; hop++) {
+        struct comm_part send = {next, slots[hop % 2], BYTES};
+        struct comm_part receive = {previous, slots[(hop + 1) % 2], BYTES};
+        comm_exchange(rank->comm, dev_main_stream(rank->dev), "ring hop", &send, 1, &receive, 1);
+    }
+    tally->wrong[rank->index] +=
+        wrong_bytes(rank, slots[rank->count % 2], rank->index, 0, 0, BYTES);
+    return 0;
+}
+
+/* Several parts to the same peer match in list order; empty ones do not count. */
+static int several_parts(struct rank *rank, void *context)
+{
+    struct tally *tally = context;
+    int next = (rank->index + 1) % rank->count;
+    int previous = (rank->index + rank->count - 1) % rank->count;
+    char *from = dev_alloc(rank->dev, 600, LIVE_RING, "from");
+    char *to = dev_alloc(rank->dev, 600, LIVE_RING, "to");
+    put_bytes(rank, from, 0, 0, 600);
+    dev_fill(dev_main_stream(rank->dev), to, 0, 600);
+    struct comm_part send[] = {
+        {next, from, 100}, {next, from + 50, 0}, {next, from + 100, 200}, {next, from + 300, 300}};
+    struct comm_part receive[] = {{previous, to + 500, 100}, {previous, to, 200}, {previous, to, 0},
+        {previous, to + 200, 300}};
+    comm_exchange(rank->comm, dev_main_stream(rank->dev), "parts", send, 4, receive, 4);
+    unsigned char values[600] = {0};
+    dev_read(rank->dev, values, to, 600);
+    for (int i = 0; i < 600; i++) {
+        int source = i < 200 ? 100 + i : i < 500 ? 300 + (i - 200) : i - 500;
+        tally->wrong[rank->index] += values[i] != byte_of(previous, 0, 0, source);
+    }
+    return 0;
+}
+
+static int host_side(struct rank *rank, void *context)
+{
+    struct tally *tally = context;
+    int64_t all[8];
+    struct comm *other = comm_dup(rank->comm, "other");
+    tally->wrong[rank->index] += comm_rank(other) != rank->index || comm_size(other) != rank->count;
+    for (int round = 0; round < 100; round++) {
+        int64_t mine = 1000 * round + rank->index;
+        struct comm *comm = round % 2 ? other : rank->comm;
+        tally->wrong[rank->index] += comm_host_all_gather(comm, &mine, all, sizeof mine) != 0;
+        for (int p = 0; p < rank->count; p++)
+            tally->wrong[rank->index] += all[p] != 1000 * round + p;
+        tally->wrong[rank->index] += comm_barrier(comm) != 0;
+    }
+    return 0;
+}
+
+/* Nobody passes the barrier before the last has come. */
+static int barrier(struct rank *rank, void *context)
+{
+    struct tally *tally = context;
+    double arrived_s, all_s[8];
+    if (rank->index == rank->count - 1)
+        sleep_s(0.03);
+    arrived_s = timing_now_s();
+    tally->wrong[rank->index] += comm_barrier(rank->comm) != 0;
+    double passed_s = timing_now_s();
+    comm_host_all_gather(rank->comm, &arrived_s, all_s, sizeof arrived_s);
+    for (int p = 0; p < rank->count; p++)
+        tally->wrong[rank->index] += all_s[p] > passed_s;
+    return 0;
+}
+
+/* ---- random patterns ----------------------------------------------------------------------------
+ */
+
+enum { ROUNDS = 200, LANES = 3, MOST_PARTS = 3, MOST_BYTES = 3000 };
+
+/* Part i of what `from` sends `to` in `round`: the same on every rank. */
+static int64_t random_bytes(int from, int to, int round, int part)
+{
+    uint64_t state = ((uint64_t)round * 64 + (uint64_t)from) * 64 + (uint64_t)to;
+    next_random(&state);
+    state += (uint64_t)part * 977;
+    next_random(&state);
+    uint64_t kind = next_random(&state) % 4;
+    return kind < 2 ? 0 : (int64_t)(next_random(&state) % MOST_BYTES);
+}
+
+/* One lane: a communicator, a stream, and a buffer for what goes out and comes in. */
+struct lane {
+    struct comm *comm;
+    struct stream *stream;
+    char *out, *in;
+};
+
+static int list_parts(
+    struct rank *rank, char *block, int round, bool sending, struct comm_part *parts)
+{
+    int count = 0;
+    for (int p = 0; p < rank->count; p++) {
+        for (int part = 0; part < MOST_PARTS; part++) {
+            int64_t bytes = sending ? random_bytes(rank->index, p, round, part)
+                                    : random_bytes(p, rank->index, round, part);
+            parts[count] = (struct comm_part){p, block + (int64_t)count * MOST_BYTES, bytes};
+            count++;
+        }
+    }
+    return count;
+}
+
+static int64_t check_round(struct rank *rank, const struct lane *lane, int round)
+{
+    int64_t wrong = 0, count = 0;
+    for (int p = 0; p < rank->count; p++) {
+        for (int part = 0; part < MOST_PARTS; part++, count++)
+            wrong += wrong_bytes(rank, lane->in + count * MOST_BYTES, p,
+                rank->index * MOST_PARTS + part, round, random_bytes(p, rank->index, round, part));
+    }
+    return wrong;
+}
+
+static void open_lanes(struct rank *rank, struct lane *lanes)
+{
+    static const char *const names[LANES] = {"left", "middle", "right"};
+    int64_t bytes = (int64_t)rank->count * MOST_PARTS * MOST_BYTES;
+    for (int i = 0; i < LANES; i++) {
+        lanes[i].comm = comm_dup(rank->comm, names[i]);
+        lanes[i].stream = dev_stream(rank->dev, names[i]);
+        lanes[i].out = dev_alloc(rank->dev, bytes, LIVE_RING, "out");
+        lanes[i].in = dev_alloc(rank->dev, bytes, LIVE_RING, "in");
+        dev_wait_stream(lanes[i].stream, dev_main_stream(rank->dev));
+    }
+}
+
+/* LANES exchanges at a time on as many streams, each rank and stream delayed at random, and
+ * enqueued in another order on every rank. */
+static int random_patterns(struct rank *rank, void *context)
+{
+    struct tally *tally = context;
+    struct lane lanes[LANES];
+    uint64_t delay = (uint64_t)rank->index + 5;
+    struct comm_part send[64 * MOST_PARTS], receive[64 * MOST_PARTS];
+    open_lanes(rank, lanes);
+    for (int round = 0; round + LANES <= ROUNDS; round += LANES) {
+        for (int i = 0; i < LANES; i++) {
+            int count = list_parts(rank, lanes[i].out, round + i, true, send);
+            for (int k = 0; k < count; k++)
+                put_bytes(rank, send[k].data, send[k].peer * MOST_PARTS + k % MOST_PARTS, round + i,
+                    send[k].bytes);
+        }
+        for (int i = 0; i < LANES; i++) {
+            struct lane *lane = &lanes[(i + rank->index) % LANES];
+            int lane_round = round + (i + rank->index) % LANES;
+            double pause_s = (double)(next_random(&delay) % 8) * 50e-6;
+            int sends = list_parts(rank, lane->out, lane_round, true, send);
+            int receives = list_parts(rank, lane->in, lane_round, false, receive);
+            int32_t *nothing = (int32_t *)lane->in;
+            launch_shift(lane->stream, (struct shift_args){nothing, nothing, 0, 0, pause_s});
+            comm_exchange(lane->comm, lane->stream, "random", send, sends, receive, receives);
+        }
+        for (int i = 0; i < LANES; i++)
+            tally->wrong[rank->index] += check_round(rank, &lanes[i], round + i);
+    }
+    return 0;
+}
+
+/* ---- pacing -------------------------------------------------------------------------------------
+ */
+
+/* Two exchanges of 2 MB at 100 MB/s, at the same time on two communicators, share the links. */
+static int paced(struct rank *rank, void *context)
+{
+    enum { BYTES = 2000000 };
+    struct tally *tally = context;
+    struct comm *other = comm_dup(rank->comm, "other");
+    struct stream *streams[2] = {dev_main_stream(rank->dev), dev_stream(rank->dev, "side")};
+    struct comm *comms[2] = {rank->comm, other};
+    int peer = 1 - rank->index;
+    char *out = dev_alloc(rank->dev, 2 * BYTES, LIVE_RING, "out");
+    char *in = dev_alloc(rank->dev, 2 * BYTES, LIVE_RING, "in");
+    dev_fill(streams[0], out, 1, 2 * BYTES);
+    dev_wait_stream(streams[1], streams[0]);
+    dev_sync(rank->dev);
+    comm_barrier(rank->comm);
+    double begin_s = timing_now_s();
+    for (int i = 0; i < 2; i++) {
+        struct comm_part send = {peer, out + i * BYTES, BYTES};
+        struct comm_part receive = {peer, in + i * BYTES, BYTES};
+        comm_exchange(comms[i], streams[i], "paced", &send, 1, &receive, 1);
+    }
+    dev_sync(rank->dev);
+    double seconds = timing_now_s() - begin_s;
+    tally->wrong[rank->index] += seconds < 0.04 || seconds > 0.07;
+    return 0;
+}
+
+int main(void)
+{
+    static const int counts[] = {1, 2, 3, 4, 8};
+    for (int i = 0; i < 5; i++) {
+        struct ranks_config config = {.count = counts[i], .timeout_s = 20};
+        run_ranks("all-to-all-v", config, all_to_all);
+        run_ranks("all-gather-v", config, all_gather);
+        run_ranks("broadcast", config, broadcast);
+        run_ranks("ring", config, ring);
+        run_ranks("several parts to a peer", config, several_parts);
+        run_ranks("host all-gather and barrier", config, host_side);
+        run_ranks("barrier", config, barrier);
+        run_ranks("200 random patterns on three communicators", config, random_patterns);
+    }
+    run_ranks("paced messages share a link",
+        (struct ranks_config){.count = 2, .timeout_s = 20, .message_bytes_per_s = 100e6}, paced);
+    return tap_done();
+}

@@ -324,8 +324,10 @@ int board_all_gather(struct board *board, int rank, const void *send, void *rece
 {
     struct gather *gather = &board->gather;
     char message[192];
-    if (group_failed(board->group, NULL))
+    if (group_failed(board->group, NULL)) {
+        group_give_up(board->group, rank);
         return -1;
+    }
     group_lock(board->group);
     int64_t round = gather->complete;
     if (!enter_round(gather, board->size, rank, bytes, message, sizeof message)) {

@@ -133,6 +133,17 @@ void group_abort(struct group *group, int rank, enum dev_status status, const ch
     group_unlock(group);
     if (first)
         fail_members(group);
+    else
+        group_give_up(group, rank);
+}
+
+void group_give_up(struct group *group, int rank)
+{
+    group_lock(group);
+    struct device *dev = group->members[rank].dev;
+    group_unlock(group);
+    if (dev)
+        fail_member(group, rank, dev);
 }
 
 bool group_failed(struct group *group, struct ranks_failure *failure)
@@ -204,26 +215,33 @@ static void sleep_on(struct group *group, pthread_cond_t *wake, double deadline_
     *link = self.next;
 }
 
-/* Under the lock, which is let go while the devices are failed. */
-static void fail_waiting(struct group *group, int rank, const char *message)
+/* Under the lock, which is let go while devices are failed. */
+static bool give_up_waiting(struct group *group, const struct group_wait *wait)
 {
-    bool first = set_failure(group, rank, DEV_FAILED, message);
     group_unlock(group);
-    if (first)
-        fail_members(group);
+    group_give_up(group, wait->rank);
     group_lock(group);
+    return false;
+}
+
+/* Likewise: the group fails because of the rank that is waited for. */
+static bool fail_waiting(struct group *group, const struct group_wait *wait, const char *message)
+{
+    group_unlock(group);
+    group_abort(group, wait->missing, DEV_FAILED, message);
+    group_lock(group);
+    return give_up_waiting(group, wait);
 }
 
 bool group_wait(struct group *group, pthread_cond_t *wake, const struct group_wait *wait)
 {
     char message[sizeof group->failure.message];
     if (group->failed)
-        return false;
+        return give_up_waiting(group, wait);
     if (group->members[wait->missing].left) {
         snprintf(message, sizeof message, "rank %d left while rank %d waits for it in '%s'",
             wait->missing, wait->rank, wait->what);
-        fail_waiting(group, wait->missing, message);
-        return false;
+        return fail_waiting(group, wait, message);
     }
     if (timing_now_s() >= wait->deadline_s) {
         if (wait->missing == wait->rank)
@@ -232,9 +250,8 @@ bool group_wait(struct group *group, pthread_cond_t *wake, const struct group_wa
         else
             snprintf(message, sizeof message, "rank %d waited %g s for rank %d in '%s'", wait->rank,
                 group->timeout_s, wait->missing, wait->what);
-        fail_waiting(group, wait->missing, message);
-        return false;
+        return fail_waiting(group, wait, message);
     }
     sleep_on(group, wake, wait->deadline_s);
-    return !group->failed;
+    return !group->failed || give_up_waiting(group, wait);
 }

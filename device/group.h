@@ -31,6 +31,10 @@ void group_abort(struct group *group, int rank, enum dev_status status, const ch
 /* Whether the group has failed; *failure (may be NULL) tells the first failure. */
 bool group_failed(struct group *group, struct ranks_failure *failure);
 
+/* Once the group has failed: fails the rank's device, before anything on this thread can go on as
+ * if nothing had happened. Whoever learns of the failure does so. Not under the lock. */
+void group_give_up(struct group *group, int rank);
+
 /* Under the lock. */
 bool group_has_left(const struct group *group, int rank);
 
@@ -49,7 +53,8 @@ struct group_wait {
 double group_deadline_s(const struct group *group);
 
 /* Under the lock: sleeps until `wake` is signalled (or for no reason: look again). False when the
- * group has failed; it fails here when the missing rank has left or the deadline has passed. */
+ * group has failed, and then the waiting rank's device has too; the group fails here when the
+ * missing rank has left or the deadline has passed. */
 bool group_wait(struct group *group, pthread_cond_t *wake, const struct group_wait *wait);
 
 /* A condition variable on the clock of timing_now_s. */

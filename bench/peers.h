@@ -24,6 +24,9 @@ struct peers_contestant {
     void (*run)(void *context);
     void *context;
     int threads;
+    /* In place of run: does the work once and tells the seconds of the part that counts. Its
+     * threads are its own and are not pinned. */
+    double (*seconds)(void *context);
 };
 
 /* Is the bar of that name asked for? */
@@ -44,5 +47,6 @@ void peers_fault(struct peers *peers, const char *name, const char *what);
 /* Groups. Each returns 0, or -1 after a line on stderr that says why it cannot run at all. */
 int peers_gemm_avx512(struct peers *peers);
 int peers_gemm_avx2(struct peers *peers);
+int peers_vocab(struct peers *peers);
 int peers_math_avx512(struct peers *peers);
 int peers_math_avx2(struct peers *peers);

@@ -226,8 +226,11 @@ static void measure(struct bench *bench, const char *name, struct side *ours, st
         return;
     }
     const struct gemm_args *g = &ours->args;
-    peers_bar(peers, name, &(struct peers_contestant){"ours", run_ours, ours, ours->threads},
-        &(struct peers_contestant){other_name, run_other, other, other->threads},
+    peers_bar(peers, name,
+        &(struct peers_contestant){
+            .name = "ours", .run = run_ours, .context = ours, .threads = ours->threads},
+        &(struct peers_contestant){
+            .name = other_name, .run = run_other, .context = other, .threads = other->threads},
         2.0 * (double)g->m * (double)g->n * (double)g->k, "GF", least);
 }
 

@@ -56,9 +56,14 @@ static bool is_right(const struct arrays *arrays, bool is_log)
 static void bar(struct peers *peers, const char *name, bool is_log, double least)
 {
     struct arrays arrays;
-    struct peers_contestant ours = {is_log ? "log" : "exp", is_log ? run_log : run_exp, &arrays, 1};
-    struct peers_contestant other = {
-        is_log ? "logf" : "expf", is_log ? run_logf : run_expf, &arrays, 1};
+    struct peers_contestant ours = {.name = is_log ? "log" : "exp",
+        .run = is_log ? run_log : run_exp,
+        .context = &arrays,
+        .threads = 1};
+    struct peers_contestant other = {.name = is_log ? "logf" : "expf",
+        .run = is_log ? run_logf : run_expf,
+        .context = &arrays,
+        .threads = 1};
     if (!peers_wants(peers, name))
         return;
     /* exp over [-10, 10), log over (0, 100]: ordinary arguments, no special case on either side. */

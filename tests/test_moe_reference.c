@@ -3,6 +3,7 @@
  * which every order gives the same bits. */
 #include <stdio.h>
 #include "bench/harness/check.h"
+#include "bench/harness/moe_reference.h"
 #include "tests/moe_problem.h"
 #include "tests/tap.h"
 
@@ -413,6 +414,67 @@ static void test_exact(void)
     }
 }
 
+/* ---- results kept ------------------------------------------------------------------------- */
+
+static void test_kept(void)
+{
+    char error[256] = "";
+    struct ref_moe_problem p = moe_problem_of(&small_bf16);
+    struct moe_order order = moe_random_order(&p), only_gradient = moe_random_order(&p);
+    struct ref_moe_result want = moe_result_of(&p), first, second, third;
+    struct ref_moe_f64 f, again;
+    struct moe_reference *cache = moe_reference_create(INT64_C(1) << 30);
+    if (!cache)
+        abort();
+    free(only_gradient.combine_slot);
+    free(only_gradient.combine_starts);
+    only_gradient.combine_slot = NULL;
+    only_gradient.combine_starts = NULL;
+    bool equal = !moe_reference_get(cache, &p, &order, true, &first, error, sizeof error) &&
+                 !ref_moe(&p, &order, &want, error, sizeof error) &&
+                 results_equal(&p, &first, &want);
+    int64_t bytes = moe_reference_kept_bytes(cache);
+    tap_ok(equal && !moe_reference_get(cache, &p, &order, true, &second, error, sizeof error) &&
+               second.y == first.y && second.up_gradient == first.up_gradient &&
+               moe_reference_kept_bytes(cache) == bytes,
+        "a result is computed once and kept %s", error);
+    equal = !moe_reference_get(cache, &p, NULL, true, &first, error, sizeof error) &&
+            !moe_reference_get(cache, &p, &only_gradient, true, &second, error, sizeof error) &&
+            !ref_moe(&p, &only_gradient, &want, error, sizeof error);
+    tap_ok(equal && first.y == second.y && first.up_gradient != second.up_gradient &&
+               results_equal(&p, &second, &want),
+        "orders that share the combine share what tokens get %s", error);
+    equal = !moe_reference_get(cache, &p, NULL, false, &third, error, sizeof error) && !third.dx &&
+            !third.up_gradient && !ref_moe(&p, NULL, &want, error, sizeof error);
+    struct check_difference d;
+    tap_ok(equal && check_equal(p.dtype, third.y, want.y, p.tokens * p.hidden, &d),
+        "forward alone %s", error);
+    tap_ok(!moe_reference_get_f64(cache, &p, true, &f, error, sizeof error) &&
+               !moe_reference_get_f64(cache, &p, true, &again, error, sizeof error) &&
+               f.y == again.y && f.up_bound == again.up_bound,
+        "the FP64 values are kept too %s", error);
+    ((float *)(uintptr_t)p.weight)[0] += 1.0f;
+    tap_ok(!moe_reference_get(cache, &p, NULL, false, &second, error, sizeof error) &&
+               second.y != third.y,
+        "other inputs are known by their content %s", error);
+    order.gradient_route[0] = order.gradient_route[1];
+    tap_ok(moe_reference_get(cache, &p, &order, true, &first, error, sizeof error) == -1 &&
+               strstr(error, "is met twice"),
+        "a bad order is refused: %s", error);
+    moe_reference_free(cache);
+    cache = moe_reference_create(1);
+    equal = cache && !moe_reference_get(cache, &p, NULL, true, &first, error, sizeof error) &&
+            moe_reference_kept_bytes(cache) > 1 &&
+            !moe_reference_get(cache, &p, NULL, false, &second, error, sizeof error);
+    tap_ok(equal && moe_reference_kept_bytes(cache) == p.tokens * p.hidden * 2,
+        "over the limit only the latest call's result stays");
+    moe_reference_free(cache);
+    moe_order_free(&order);
+    moe_order_free(&only_gradient);
+    moe_result_free(&want);
+    moe_problem_free(&p);
+}
+
 int main(void)
 {
     test_definition();
@@ -424,5 +486,6 @@ int main(void)
     test_bounds();
     test_specials();
     test_exact();
+    test_kept();
     return tap_done();
 }

@@ -25,9 +25,9 @@
  *
  *   FILE.npy, DIR, counts:FILE.npy     a trace (docs/TRACES.md)
  *
- * "One rank" is rank P/2; "k different experts" are drawn one slot after the other in proportion to
- * the weights of the experts that the token does not name yet. Where there are none left (k > E/P
- * in hot-rank) a token names experts again. */
+ * "One rank" is rank P/2 unless said; "k different experts" are drawn one slot after the other in
+ * proportion to the weights of the experts that the token does not name yet. Where there are none
+ * left (k > E/P in hot-rank) a token names experts again. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,6 +63,9 @@ struct moe_routing {
     double zipf_exponent; /* zipf:S */
     struct moe_trace trace;
 };
+
+/* The name of a profile without parameters; NULL of the others. */
+const char *moe_routing_name(enum moe_profile profile);
 
 /* Reads the text of --routing, a trace's files included; moe_routing_free in any case. 0, or -1
  * with `error` saying what was given and what is allowed. */
@@ -101,6 +104,3 @@ int moe_routing_fill(const struct moe_routing *routing, const struct moe_shape *
  */
 void moe_routing_weights(const struct moe_routing *routing, const struct moe_shape *shape,
     uint64_t seed, int64_t step, int rank, bool integers, float *weights);
-
-/* Routes of each expert: adds to counts [experts]. Empty slots are no routes. */
-void moe_routing_count(int64_t tokens, int topk, const int32_t *idx, int64_t *counts);

@@ -23,7 +23,8 @@ struct moe_trace {
     int ranks;             /* 0 with `same` */
     int topk;              /* 0 of counts */
     int64_t experts;       /* of counts; 0 of indices */
-    int files;             /* 1, or one per rank */
+    bool folder;           /* one file per rank */
+    int files;
     struct npy_array *file;
     char **path;
 };

@@ -223,6 +223,19 @@ static double imbalance(const struct planner *p, int64_t total)
     return total ? (double)busiest * p->ranks / (double)total : 1.0;
 }
 
+/* trunc(alpha * floor(total / ranks)), at least 1 and never too large to subtract from; all routes
+ * where a rank's even share is none. */
+static int64_t soft_capacity(const struct planner *p, int64_t total)
+{
+    int64_t even = total / p->ranks;
+    double cap = p->options->alpha * (double)even;
+    if (even == 0)
+        return total > 1 ? total : 1;
+    if (cap >= 0x1p62)
+        return INT64_C(1) << 62;
+    return cap >= 1 ? (int64_t)cap : 1;
+}
+
 static void measure(struct planner *p)
 {
     struct llep_plan *plan = p->plan;
@@ -232,9 +245,7 @@ static void measure(struct planner *p)
         total += p->counts[e];
     }
     memcpy(p->pending, plan->native_load, (size_t)p->ranks * sizeof *p->pending);
-    int64_t even = total / p->ranks;
-    int64_t cap = even > 0 ? (int64_t)(p->options->alpha * (double)even) : total;
-    plan->cap = cap > 1 ? cap : 1;
+    plan->cap = soft_capacity(p, total);
     plan->planned = imbalance(p, total) >= p->options->lambda;
 }
 

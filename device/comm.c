@@ -68,6 +68,9 @@ struct comm *comm_dup(struct comm *comm, const char *name)
 {
     if (!comm_usable(comm))
         return NULL;
+    for (struct comm *known = comm->root->duplicates; known; known = known->next)
+        if (!strcmp(known->name, name))
+            return known;
     struct comm *child = calloc(1, sizeof *child);
     if (!child) {
         dev_fail(comm->dev, DEV_FAILED, "no memory for communicator '%s'", name);

@@ -17,8 +17,9 @@ struct comm;
 int comm_rank(const struct comm *comm);
 int comm_size(const struct comm *comm);
 
-/* Another communicator over the same ranks; collective. It lives as long as its parent. NULL after
- * a failure (every call takes a NULL communicator then and does nothing). `name` is kept by
+/* Another communicator over the same ranks; collective. It lives as long as its parent, and asking
+ * again for a name gives the same one, so that a schedule may ask in every call. NULL after a
+ * failure (every call takes a NULL communicator then and does nothing). `name` is kept by
  * reference. */
 struct comm *comm_dup(struct comm *comm, const char *name);
 

@@ -3,6 +3,12 @@
 #include "ops/moe.h"
 #include <stddef.h>
 
+const struct moe_impl *const moe_impls[] = {
+    &moe_llep,
+    &moe_pipelined_llep,
+    NULL,
+};
+
 int64_t moe_experts_per_rank(const struct moe_shape *shape)
 {
     return shape->experts / shape->ranks;

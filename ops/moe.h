@@ -104,6 +104,8 @@ struct moe_impl {
         struct moe_order *out);
 };
 
+extern const struct moe_impl moe_llep, moe_pipelined_llep;
+
 extern const struct moe_impl *const moe_impls[]; /* NULL-terminated; the baseline first */
 
 /* First expert of a rank and its number of experts: E mod P = 0 is a condition of the problem. */

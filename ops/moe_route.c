@@ -360,6 +360,22 @@ int64_t moe_layout_lent(const struct moe_layout *layout, int rank)
     return moe_layout_places(layout, rank) - layout->owned;
 }
 
+int64_t moe_layout_group_count(const struct moe_layout *layout, int rank, int64_t chunk)
+{
+    int64_t count = 0;
+    for (int64_t p = layout->rank_first[rank]; p < layout->rank_first[rank + 1]; p++)
+        count += chunk == 0 || received_by_place(layout, chunk, p);
+    return count;
+}
+
+int64_t moe_layout_group_total(const struct moe_layout *layout, int rank)
+{
+    int64_t sum = 0;
+    for (int64_t c = 0; c < layout->partition.chunks; c++)
+        sum += moe_layout_group_count(layout, rank, c);
+    return sum;
+}
+
 int64_t moe_layout_groups(
     const struct moe_layout *layout, int rank, int64_t chunk, struct expert_group *groups)
 {

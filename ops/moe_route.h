@@ -104,6 +104,10 @@ int64_t moe_layout_routes(const struct moe_layout *layout, int rank);
 int64_t moe_layout_places(const struct moe_layout *layout, int rank);
 int64_t moe_layout_lent(const struct moe_layout *layout, int rank);
 
+/* How many groups a chunk's received rows form; over all chunks. */
+int64_t moe_layout_group_count(const struct moe_layout *layout, int rank, int64_t chunk);
+int64_t moe_layout_group_total(const struct moe_layout *layout, int rank);
+
 /* The received rows of a chunk by matrix: at most one group per place of the rank. In the first
  * chunk every matrix has a group, with GEMM_FRESH; later only those with rows, with GEMM_CHAIN: so
  * a gradient is one chain over the chunks. Returns how many. */

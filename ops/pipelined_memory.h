@@ -1,0 +1,20 @@
+/* What pipelined-llep holds: before any routing is known, and with the realised one. */
+#pragma once
+#include "ops/moe.h"
+#include "ops/moe_route.h"
+
+/* Slots of a chunk's received rows: one chunk needs one. */
+int pipelined_slots(int64_t chunks);
+
+/* The partition and the planner's parameters that follow from the options. */
+struct moe_partition pipelined_partition(
+    const struct moe_shape *shape, const struct moe_options *options);
+struct llep_options pipelined_planner(const struct moe_options *options);
+
+/* The functions of struct moe_impl. */
+int64_t pipelined_bound_bytes(const struct moe_shape *shape, const struct moe_options *options,
+    int rank, int live_set, bool with_backward);
+int64_t pipelined_expected_bytes(const struct moe_shape *shape, const struct moe_options *options,
+    const int32_t *const *idx, int rank, int live_set, bool with_backward);
+int pipelined_order(const struct moe_shape *shape, const struct moe_options *options,
+    const int32_t *const *idx, struct moe_order *out);

@@ -308,6 +308,18 @@ static void check_between(const struct moe *m, const struct on_rank *on, int64_t
             (long long)(live - resident_bytes - y_bytes), (long long)pinned);
 }
 
+/* Both passes, with what is live between them. */
+static int passes(struct moe *m, const struct on_rank *on, int64_t resident_bytes)
+{
+    const struct moe_impl *impl = on->run->impl;
+    if (impl->forward(m) != DEV_OK)
+        return -1;
+    check_between(m, on, resident_bytes);
+    if (!on->run->forward_only && impl->backward(m) != DEV_OK)
+        return -1;
+    return dev_sync(m->dev) == DEV_OK ? 0 : -1;
+}
+
 static int one_round(struct moe *m, const struct on_rank *on)
 {
     struct mem_probe *memory = dev_memory(m->dev);
@@ -315,20 +327,16 @@ static int one_round(struct moe *m, const struct on_rank *on)
     int64_t resident_bytes[LIVE_SET_COUNT], all = memory->live_bytes;
     memcpy(resident_bytes, memory->set_bytes, sizeof resident_bytes);
     mem_window_reset(memory);
-    if (impl->forward(m) != DEV_OK)
-        return -1;
-    check_between(m, on, all);
-    if (!on->run->forward_only && impl->backward(m) != DEV_OK)
-        return -1;
-    if (dev_sync(m->dev) != DEV_OK)
-        return -1;
-    check_memory(m, on, resident_bytes, all);
-    collect(m, on);
+    int status = passes(m, on, all);
+    if (status == 0) {
+        check_memory(m, on, resident_bytes, all);
+        collect(m, on);
+    }
     moe_release(m, impl);
-    if (memory->live_bytes != all || dev_host_memory(m->dev)->live_bytes)
+    if (status == 0 && (memory->live_bytes != all || dev_host_memory(m->dev)->live_bytes))
         dev_fail(m->dev, DEV_FAILED, "%lld bytes left, %lld pinned",
             (long long)(memory->live_bytes - all), (long long)dev_host_memory(m->dev)->live_bytes);
-    return dev_sync(m->dev) == DEV_OK ? 0 : -1;
+    return dev_sync(m->dev) == DEV_OK ? status : -1;
 }
 
 static int body(struct rank *rank, void *context)
@@ -360,7 +368,10 @@ int moe_case_run(const struct moe_case *c, const struct moe_case_run *run,
     struct ranks_failure failure;
     struct dev_pool *pool = dev_pool_create(2);
     struct ranks_config config = {.count = c->shape.ranks,
-        .device = {.kind = DEV_CPU, .check_order = !run->no_order_check, .pool = pool},
+        .device = {.kind = DEV_CPU,
+            .check_order = !run->no_order_check,
+            .device_limit_bytes = run->device_limit_bytes,
+            .pool = pool},
         .timeout_s = 60};
     int status = pool && !result_init(c, result) ? 0 : -1;
     if (status)

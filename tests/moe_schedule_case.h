@@ -48,6 +48,7 @@ struct moe_case_run {
     bool forward_only;
     bool keeps_nothing; /* between the passes only Y is live */
     bool no_order_check;
+    int64_t device_limit_bytes; /* 0 = none */
     int rounds;
     /* With rounds: called with the round's outputs; false ends the run as a failure. */
     bool (*each)(

@@ -2,6 +2,8 @@
  * type and plan, with the order of their streams proved and their memory known to the byte. */
 #include <stdio.h>
 #include <stdlib.h>
+#include "kernels/isa.h"
+#include "ops/moe_route.h"
 #include "tests/moe_schedule_case.h"
 #include "tests/tap.h"
 
@@ -134,9 +136,114 @@ static void one_chunk_is_llep(void)
     moe_case_free(&c);
 }
 
+/* ---- a budget, and instruction sets -----------------------------------------------------------
+ */
+
+/* Whether experts are lent and the gradients' order is not the default one: else the cases above
+ * would prove little. */
+static void relocation_is_met(const struct moe_case *c, const struct moe_options *o)
+{
+    struct moe_layout layout = {0};
+    struct moe_order order = {0};
+    struct moe_partition partition = {moe_chunk_count(&c->shape, o), o->chunks};
+    struct llep_options llep = {o->alpha, o->min_gemm_tokens, o->lambda};
+    bool good = !moe_layout_from_routing(&layout, &c->shape, &partition, &llep, c->rank_idx) &&
+                !moe_order_init(&order, c->all_tokens, c->shape.topk, c->shape.experts, c->idx) &&
+                !moe_pipelined_llep.order(&c->shape, o, c->rank_idx, &order);
+    tap_ok(good && layout.plan.transfers > 1 && partition.chunks == 4 &&
+               moe_order_default_combine(&order, c->idx) && !moe_order_default_gradient(&order),
+        "a budget of 3 tokens of 11 makes 4 chunks; %lld experts are lent; only the weight "
+        "gradients' order is declared",
+        (long long)layout.plan.transfers);
+    moe_layout_free(&layout);
+    moe_order_free(&order);
+}
+
+static void budget(void)
+{
+    struct moe_shape shape = {.ranks = 4,
+        .hidden = 40,
+        .ffn = 24,
+        .experts = 8,
+        .topk = 8,
+        .dtype = DTYPE_BF16,
+        .activation = MOE_SWIGLU};
+    struct moe_case_run run = {.impl = &moe_pipelined_llep,
+        .options = {.chunk_budget = 3, .max_chunks = 9, .alpha = 1.0, .min_gemm_tokens = 4},
+        .keeps_nothing = true};
+    struct moe_case c;
+    char why[512] = "";
+    if (!moe_case_init(&c, &shape, ragged, ROUTE_SKEWED, 6, 29)) {
+        relocation_is_met(&c, &run.options);
+        for (int isa = 0; isa < ISA_COUNT; isa++) {
+            if (isa_force((enum isa)isa)) {
+                tap_skip("not on this machine", "%s", isa_name((enum isa)isa));
+                continue;
+            }
+            bool good = moe_case_holds(&c, &run, why, sizeof why);
+            if (!good)
+                tap_note("%s", why);
+            tap_ok(good, "k = E = 8, BF16, a budget, %s", isa_name((enum isa)isa));
+        }
+    }
+    moe_case_free(&c);
+}
+
+/* ---- failures ---------------------------------------------------------------------------------
+ */
+
+/* Device memory from too little for the first block up to the peak: every rank comes back. */
+static void out_of_memory(const struct moe_impl *impl)
+{
+    struct moe_shape shape = {.ranks = 4,
+        .hidden = 32,
+        .ffn = 32,
+        .experts = 4,
+        .topk = 2,
+        .dtype = DTYPE_F32,
+        .activation = MOE_SWIGLU};
+    struct variant v = {3, MOE_CHUNKS_STRIDED, 0};
+    struct moe_case_run run = {.impl = impl, .options = options_of(&v)};
+    struct moe_case c;
+    struct moe_case_result got;
+    char why[512] = "";
+    int failed = 0, passed = 0;
+    if (moe_case_init(&c, &shape, even, ROUTE_ONE_EXPERT, 0, 31) == 0)
+        for (int64_t limit = 8 << 10; limit < 256 << 10 && !passed; limit += 2 << 10) {
+            run.device_limit_bytes = limit;
+            if (moe_case_run(&c, &run, &got, why, sizeof why))
+                failed++;
+            else
+                passed++;
+            moe_case_result_free(&got);
+        }
+    tap_ok(failed > 10 && passed == 1, "%s: %d limits of memory end in an error on all ranks",
+        impl->name, failed);
+    moe_case_free(&c);
+}
+
+static int same_comm(struct rank *rank, void *context)
+{
+    (void)context;
+    struct comm *first = comm_dup(rank->comm, "one"), *other = comm_dup(rank->comm, "other");
+    return first && first != other && comm_dup(rank->comm, "one") == first ? 0 : -1;
+}
+
+static void communicators_are_kept(void)
+{
+    struct ranks_failure failure;
+    struct ranks_config config = {.count = 3, .device = {.kind = DEV_CPU}};
+    tap_ok(!ranks_run(&config, same_comm, NULL, &failure),
+        "a duplicated communicator is kept by its name");
+}
+
 int main(void)
 {
     matrix();
     one_chunk_is_llep();
+    budget();
+    out_of_memory(&moe_llep);
+    out_of_memory(&moe_pipelined_llep);
+    communicators_are_kept();
     return tap_done();
 }

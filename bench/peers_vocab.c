@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include "bench/harness/vocab_run.h"
 
-#define TOKENS 1024
+#define TOKENS 512
 #define HIDDEN 1024
-#define VOCAB 16384
+#define VOCAB 8192
 static const int64_t tokens[2] = {TOKENS, TOKENS};
 
 /* One implementation ready to run; `fault` once a run failed. */

@@ -74,6 +74,94 @@ static int find_instances(
     return -1;
 }
 
+/* ---- entries ----------------------------------------------------------------------------------
+ */
+
+/* "[step 2, rank 0, token 17, slot 3]" */
+static void name_entry(
+    const struct axes *axes, const struct npy_array *array, int64_t at, char *text, size_t size)
+{
+    int64_t coordinate[NPY_MAX_DIMS];
+    for (int d = array->dims - 1; d >= 0; d--) {
+        coordinate[d] = at % array->shape[d];
+        at /= array->shape[d];
+    }
+    size_t used = 0;
+    for (int d = 0; d < array->dims && used < size; d++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s %" PRId64, d ? ", " : "[",
+            axis_name(axes, array->dims, d), coordinate[d]);
+    if (used < size)
+        snprintf(text + used, size - used, "]");
+}
+
+static int check_file(
+    const struct moe_trace *trace, int number, int64_t low, int64_t high, char *error, int size)
+{
+    const struct npy_array *array = &trace->file[number];
+    char place[160];
+    for (int64_t i = 0; i < array->count; i++) {
+        int64_t value = entry(array, i);
+        if (value >= low && value <= high)
+            continue;
+        name_entry(axes_of(trace), array, i, place, sizeof place);
+        snprintf(error, (size_t)size, "%s: %s is %" PRId64 ", allowed 0..%" PRId64 "%s",
+            trace->path[number], place, value, high, low < 0 ? " or -1 (empty)" : "");
+        return -1;
+    }
+    return 0;
+}
+
+int moe_trace_check(const struct moe_trace *trace, int64_t experts, char *error, int size)
+{
+    if (trace->kind == MOE_TRACE_COUNTS && trace->experts != experts) {
+        snprintf(error, (size_t)size, "%s: got counts of %" PRId64 " experts, allowed %" PRId64,
+            trace->path[0], trace->experts, experts);
+        return -1;
+    }
+    for (int i = 0; trace->kind == MOE_TRACE_INDICES && i < trace->files; i++)
+        if (check_file(trace, i, MOE_EMPTY, experts - 1, error, size))
+            return -1;
+    return 0;
+}
+
+static int64_t instances_of(const struct moe_trace *trace)
+{
+    return trace->steps * trace->layers;
+}
+
+static int64_t count_at(const struct moe_trace *trace, int64_t instance, int rank, int64_t expert)
+{
+    return entry(trace->file, (instance * trace->ranks + rank) * trace->experts + expert);
+}
+
+/* Of the step that has most. */
+static int64_t most_routes(const struct moe_trace *trace, int rank)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < instances_of(trace); i++) {
+        int64_t routes = 0;
+        for (int64_t e = 0; e < trace->experts; e++)
+            routes += count_at(trace, i, rank, e);
+        most = routes > most ? routes : most;
+    }
+    return most;
+}
+
+/* A rank's routes are numbered by int32 wherever they are moved. */
+static int check_routes(const struct moe_trace *trace, char *error, int size)
+{
+    for (int rank = 0; rank < trace->ranks; rank++) {
+        int64_t routes = most_routes(trace, rank);
+        if (routes <= INT32_MAX)
+            continue;
+        snprintf(error, (size_t)size,
+            "%s: rank %d has %" PRId64 " routes in one step, allowed at most %d", trace->path[0],
+            rank, routes, INT32_MAX);
+        return -1;
+    }
+    return 0;
+}
+
 /* ---- reading -----------------------------------------------------------------------------------
  */
 
@@ -154,7 +242,8 @@ static int read_counts(struct moe_trace *trace, const char *path, char *error, i
         check_ranks(path, array->shape[array->dims - 2], error, size))
         return -1;
     trace->ranks = (int)array->shape[array->dims - 2];
-    return 0;
+    return check_file(trace, 0, 0, INT32_MAX, error, size) || check_routes(trace, error, size) ? -1
+                                                                                               : 0;
 }
 
 static int read_indices(struct moe_trace *trace, const char *path, char *error, int size)
@@ -293,98 +382,6 @@ void moe_trace_free(struct moe_trace *trace)
     free(trace->file);
     free(trace->path);
     *trace = (struct moe_trace){0};
-}
-
-/* ---- checking ----------------------------------------------------------------------------------
- */
-
-/* "[step 2, rank 0, token 17, slot 3]" */
-static void name_entry(
-    const struct axes *axes, const struct npy_array *array, int64_t at, char *text, size_t size)
-{
-    int64_t coordinate[NPY_MAX_DIMS];
-    for (int d = array->dims - 1; d >= 0; d--) {
-        coordinate[d] = at % array->shape[d];
-        at /= array->shape[d];
-    }
-    size_t used = 0;
-    for (int d = 0; d < array->dims && used < size; d++)
-        used += (size_t)snprintf(text + used, size - used, "%s%s %" PRId64, d ? ", " : "[",
-            axis_name(axes, array->dims, d), coordinate[d]);
-    if (used < size)
-        snprintf(text + used, size - used, "]");
-}
-
-static int check_file(
-    const struct moe_trace *trace, int number, int64_t experts, char *error, int size)
-{
-    const struct npy_array *array = &trace->file[number];
-    bool counts = trace->kind == MOE_TRACE_COUNTS;
-    int64_t low = counts ? 0 : MOE_EMPTY, high = counts ? INT32_MAX : experts - 1;
-    char place[160], allowed[64];
-    for (int64_t i = 0; i < array->count; i++) {
-        int64_t value = entry(array, i);
-        if (value >= low && value <= high)
-            continue;
-        name_entry(axes_of(trace), array, i, place, sizeof place);
-        snprintf(
-            allowed, sizeof allowed, counts ? "0..%" PRId64 : "0..%" PRId64 " or -1 (empty)", high);
-        snprintf(error, (size_t)size, "%s: %s is %" PRId64 ", allowed %s", trace->path[number],
-            place, value, allowed);
-        return -1;
-    }
-    return 0;
-}
-
-static int64_t instances_of(const struct moe_trace *trace)
-{
-    return trace->steps * trace->layers;
-}
-
-static int64_t count_at(const struct moe_trace *trace, int64_t instance, int rank, int64_t expert)
-{
-    return entry(trace->file, (instance * trace->ranks + rank) * trace->experts + expert);
-}
-
-/* Of the step that has most. */
-static int64_t most_routes(const struct moe_trace *trace, int rank)
-{
-    int64_t most = 0;
-    for (int64_t i = 0; i < instances_of(trace); i++) {
-        int64_t routes = 0;
-        for (int64_t e = 0; e < trace->experts; e++)
-            routes += count_at(trace, i, rank, e);
-        most = routes > most ? routes : most;
-    }
-    return most;
-}
-
-/* A rank's routes are numbered by int32 wherever they are moved. */
-static int check_routes(const struct moe_trace *trace, char *error, int size)
-{
-    for (int rank = 0; rank < trace->ranks; rank++) {
-        int64_t routes = most_routes(trace, rank);
-        if (routes <= INT32_MAX)
-            continue;
-        snprintf(error, (size_t)size,
-            "%s: rank %d has %" PRId64 " routes in one step, allowed at most %d", trace->path[0],
-            rank, routes, INT32_MAX);
-        return -1;
-    }
-    return 0;
-}
-
-int moe_trace_check(const struct moe_trace *trace, int64_t experts, char *error, int size)
-{
-    if (trace->kind == MOE_TRACE_COUNTS && trace->experts != experts) {
-        snprintf(error, (size_t)size, "%s: got counts of %" PRId64 " experts, allowed %" PRId64,
-            trace->path[0], trace->experts, experts);
-        return -1;
-    }
-    for (int i = 0; i < trace->files; i++)
-        if (check_file(trace, i, experts, error, size))
-            return -1;
-    return trace->kind == MOE_TRACE_COUNTS ? check_routes(trace, error, size) : 0;
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------

@@ -37,8 +37,8 @@ void moe_trace_free(struct moe_trace *trace);
 /* Is this text a trace's (ends in .npy, begins with counts:, or names a folder)? */
 bool moe_trace_named(const char *text);
 
-/* Every entry of indices in [0, experts) or -1; of counts >= 0 and experts as many. 0, or -1 with
- * `error` naming the first that is not by file and coordinates. */
+/* Every index in [0, experts) or -1; counts (which are looked at when they are read) of as many
+ * experts. 0, or -1 with `error` naming the first index that is not by file and coordinates. */
 int moe_trace_check(const struct moe_trace *trace, int64_t experts, char *error, int size);
 
 /* Tokens of each rank; topk is asked for of counts only. 0, or -1 with `error` when the trace is of

@@ -229,18 +229,21 @@ static int backward_phases(const struct moe_shape *shape, const struct moe_layou
     return 4;
 }
 
-static int64_t expected_bytes(const struct moe_shape *shape, const struct moe_options *options,
-    const int32_t *const *idx, int rank, int live_set, bool with_backward)
+static int expected_bytes(const struct moe_shape *shape, const struct moe_options *options,
+    const int32_t *const *idx, bool with_backward, struct moe_peaks *out)
 {
     struct moe_layout layout;
-    struct moe_phase phases[8];
     if (layout_of(shape, options, idx, &layout))
         return -1;
-    int count = forward_phases(shape, &layout, rank, with_backward, phases);
-    if (with_backward)
-        count += backward_phases(shape, &layout, rank, phases + count);
+    for (int rank = 0; rank < shape->ranks; rank++) {
+        struct moe_phase phases[8];
+        int count = forward_phases(shape, &layout, rank, with_backward, phases);
+        if (with_backward)
+            count += backward_phases(shape, &layout, rank, phases + count);
+        out[rank] = moe_phases_peaks(phases, count);
+    }
     moe_layout_free(&layout);
-    return moe_phases_peak(phases, count, live_set);
+    return 0;
 }
 
 static int order(const struct moe_shape *shape, const struct moe_options *options,

@@ -86,6 +86,12 @@ struct moe {
     void *state;
 };
 
+/* Peaks over resident: of all live sets together, and each one's own. */
+struct moe_peaks {
+    int64_t all_bytes;
+    int64_t set_bytes[LIVE_SET_COUNT];
+};
+
 struct moe_impl {
     const char *name, *summary;
     const char *options; /* the options that have an effect: " keep chunk-budget " ... */
@@ -96,9 +102,10 @@ struct moe_impl {
      * negative result = unbounded. */
     int64_t (*bound_bytes)(const struct moe_shape *, const struct moe_options *, int rank,
         int live_set, bool backward);
-    /* With the realised routing, given all ranks' counts: must equal the tracked peak. */
-    int64_t (*expected_bytes)(const struct moe_shape *, const struct moe_options *,
-        const int32_t *const *idx, int rank, int live_set, bool backward);
+    /* With the realised routing, given all ranks': must equal the tracked peaks. Every rank's at
+     * once, out [ranks], since their layout is the same. 0, or -1 when memory is short. */
+    int (*expected_bytes)(const struct moe_shape *, const struct moe_options *,
+        const int32_t *const *idx, bool backward, struct moe_peaks *out);
     /* The order in which it sums, given all ranks' routing; `out` holds the default order. */
     int (*order)(const struct moe_shape *, const struct moe_options *, const int32_t *const *idx,
         struct moe_order *out);

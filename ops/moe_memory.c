@@ -3,17 +3,21 @@
 #include "ops/moe_expert.h"
 #include "ops/moe_layer.h"
 
-int64_t moe_phases_peak(const struct moe_phase *phases, int count, int live_set)
+struct moe_peaks moe_phases_peaks(const struct moe_phase *phases, int count)
 {
-    int64_t peak = 0;
+    struct moe_peaks peaks = {0};
     for (int i = 0; i < count; i++) {
-        int64_t bytes = 0;
-        for (int set = 0; set < LIVE_SET_COUNT; set++)
-            if (live_set < 0 || live_set == set)
-                bytes += phases[i].set_bytes[set];
-        peak = bytes > peak ? bytes : peak;
+        int64_t all_bytes = 0;
+        for (int set = 0; set < LIVE_SET_COUNT; set++) {
+            int64_t bytes = phases[i].set_bytes[set];
+            all_bytes += bytes;
+            if (bytes > peaks.set_bytes[set])
+                peaks.set_bytes[set] = bytes;
+        }
+        if (all_bytes > peaks.all_bytes)
+            peaks.all_bytes = all_bytes;
     }
-    return peak;
+    return peaks;
 }
 
 int64_t moe_lent_weight_bytes(

@@ -11,8 +11,8 @@ struct moe_phase {
     int64_t set_bytes[LIVE_SET_COUNT];
 };
 
-/* The most that any phase holds of a live set; set < 0: of all together. */
-int64_t moe_phases_peak(const struct moe_phase *phases, int count, int live_set);
+/* The most that any phase holds, of each live set and of all together. */
+struct moe_peaks moe_phases_peaks(const struct moe_phase *phases, int count);
 
 /* What every phase of a pass holds: Y and the index arrays in forward; in backward the gradients
  * too, of owned and of lent experts. */

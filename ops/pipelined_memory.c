@@ -82,7 +82,8 @@ int64_t pipelined_bound_bytes(const struct moe_shape *shape, const struct moe_op
     int rank, int live_set, bool with_backward)
 {
     struct moe_phase most = bound(shape, moe_chunk_count(shape, options), rank, with_backward);
-    return moe_phases_peak(&most, 1, live_set);
+    struct moe_peaks peaks = moe_phases_peaks(&most, 1);
+    return live_set < 0 ? peaks.all_bytes : peaks.set_bytes[live_set];
 }
 
 /* ---- with the realised plan -------------------------------------------------------------------
@@ -96,28 +97,36 @@ static int layout_of(const struct moe_shape *shape, const struct moe_options *op
     return moe_layout_from_routing(layout, shape, &partition, &planner, idx);
 }
 
-int64_t pipelined_expected_bytes(const struct moe_shape *shape, const struct moe_options *options,
-    const int32_t *const *idx, int rank, int live_set, bool with_backward)
+static struct moe_peaks expected(
+    const struct moe_shape *shape, const struct moe_layout *layout, int rank, bool with_backward)
+{
+    int slots = pipelined_slots(layout->partition.chunks);
+    int64_t sent = moe_layout_most_sent(layout, rank);
+    int64_t received = moe_layout_most_received(layout, rank);
+    int64_t lent = moe_lent_weight_bytes(shape, layout, rank);
+    struct moe_phase phases[3] = {moe_phase_forward(shape, layout, rank)};
+    phases[0].set_bytes[LIVE_WEIGHTS] = lent;
+    add_slots(&phases[0], shape, slots, sent, received, false);
+    if (with_backward) {
+        phases[1] = phases[2] = moe_phase_backward(shape, layout, rank);
+        phases[1].set_bytes[LIVE_WEIGHTS] = lent;
+        add_slots(&phases[1], shape, slots, sent, received, true);
+        /* helpers' gradients on their way home, when the slots are free again */
+        phases[2].set_bytes[LIVE_WORKSPACE] += moe_lent_return_bytes(layout, shape, rank);
+    }
+    return moe_phases_peaks(phases, with_backward ? 3 : 1);
+}
+
+int pipelined_expected_bytes(const struct moe_shape *shape, const struct moe_options *options,
+    const int32_t *const *idx, bool with_backward, struct moe_peaks *out)
 {
     struct moe_layout layout;
     if (layout_of(shape, options, idx, &layout))
         return -1;
-    int slots = pipelined_slots(layout.partition.chunks);
-    int64_t sent = moe_layout_most_sent(&layout, rank);
-    int64_t received = moe_layout_most_received(&layout, rank);
-    int64_t lent = moe_lent_weight_bytes(shape, &layout, rank);
-    struct moe_phase phases[3] = {moe_phase_forward(shape, &layout, rank)};
-    phases[0].set_bytes[LIVE_WEIGHTS] = lent;
-    add_slots(&phases[0], shape, slots, sent, received, false);
-    if (with_backward) {
-        phases[1] = phases[2] = moe_phase_backward(shape, &layout, rank);
-        phases[1].set_bytes[LIVE_WEIGHTS] = lent;
-        add_slots(&phases[1], shape, slots, sent, received, true);
-        /* helpers' gradients on their way home, when the slots are free again */
-        phases[2].set_bytes[LIVE_WORKSPACE] += moe_lent_return_bytes(&layout, shape, rank);
-    }
+    for (int rank = 0; rank < shape->ranks; rank++)
+        out[rank] = expected(shape, &layout, rank, with_backward);
     moe_layout_free(&layout);
-    return moe_phases_peak(phases, with_backward ? 3 : 1, live_set);
+    return 0;
 }
 
 int pipelined_order(const struct moe_shape *shape, const struct moe_options *options,

@@ -14,7 +14,7 @@ struct llep_options pipelined_planner(const struct moe_options *options);
 /* The functions of struct moe_impl. */
 int64_t pipelined_bound_bytes(const struct moe_shape *shape, const struct moe_options *options,
     int rank, int live_set, bool with_backward);
-int64_t pipelined_expected_bytes(const struct moe_shape *shape, const struct moe_options *options,
-    const int32_t *const *idx, int rank, int live_set, bool with_backward);
+int pipelined_expected_bytes(const struct moe_shape *shape, const struct moe_options *options,
+    const int32_t *const *idx, bool with_backward, struct moe_peaks *out);
 int pipelined_order(const struct moe_shape *shape, const struct moe_options *options,
     const int32_t *const *idx, struct moe_order *out);

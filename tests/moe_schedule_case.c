@@ -281,11 +281,13 @@ static void check_memory(const struct moe *m, const struct on_rank *on,
     const struct moe_impl *impl = on->run->impl;
     const struct mem_window *window = &dev_memory(m->dev)->window;
     bool backward = !on->run->forward_only;
+    struct moe_peaks peaks[MOE_CASE_RANKS_MAX] = {{0}};
+    if (impl->expected_bytes(&m->shape, &m->options, on->c->rank_idx, backward, peaks))
+        dev_fail(m->dev, DEV_FAILED, "no host memory for the closed forms");
     for (int set = -1; set < LIVE_SET_COUNT; set++) {
         int64_t peak = set < 0 ? window->peak_bytes - all_resident_bytes
                                : window->set_peak_bytes[set] - resident_bytes[set];
-        int64_t expected =
-            impl->expected_bytes(&m->shape, &m->options, on->c->rank_idx, m->rank, set, backward);
+        int64_t expected = set < 0 ? peaks[m->rank].all_bytes : peaks[m->rank].set_bytes[set];
         int64_t bound = impl->bound_bytes
                             ? impl->bound_bytes(&m->shape, &m->options, m->rank, set, backward)
                             : -1;

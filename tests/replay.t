@@ -66,7 +66,7 @@ trace=(--ranks 2 --experts 4 --routing "$folder/t.npy")
 gives 0 '2 steps' 'a trace of two steps' "${trace[@]}" --plan none
 lines 1 'the worst is step 1' 'whose second step is the worst'
 lines 1 'max 3; of an expert: min 0, median 0, p95 3, max 3' 'with its loads'
-gives 2 '[step 1, rank 0, token 0, slot 0] is 3, allowed 0..1 or -1 (empty)' 'a bad entry' \
+gives 2 '[step 0, rank 0, token 1, slot 0] is 2, allowed 0..1 or -1 (empty)' 'a bad entry' \
     --ranks 2 --experts 2 --routing "$folder/t.npy"
 gives 2 'holds 2 ranks, and --ranks is 4' 'other ranks' --ranks 4 --experts 4 \
     --routing "$folder/t.npy"

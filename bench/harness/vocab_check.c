@@ -3,29 +3,15 @@
 #include "bench/harness/vocab_check.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include "bench/harness/check.h"
+#include "bench/harness/tensor_check.h"
 #include "bench/harness/vocab_reference.h"
-#include "probe/digest.h"
 #include "probe/host.h"
-#include "probe/seed.h"
 
 /* Streams of the sample's random choice, apart from the inputs' tensors. */
 enum { SAMPLE_TOKENS = 101, SAMPLE_ROWS = 102 };
-#define SAMPLE_SEED 20260914
 
 struct vocab_checker {
     struct vocab_reference *reference;
-};
-
-/* One output tensor in its case_tensor. */
-struct tensor {
-    const char *name;
-    enum dtype type;
-    int dims;
-    int64_t rows, columns;
-    const void *got;
-    bool declared;
 };
 
 enum { TENSORS = 5 };
@@ -71,103 +57,48 @@ static struct ref_vocab_problem problem_of(const struct vocab_inputs *inputs)
 }
 
 /* The outputs of a run; dx and dw only where there was a backward pass. Returns how many. */
-static int list_tensors(
-    const struct vocab_run *run, const struct vocab_order *order, struct tensor out[TENSORS])
+static int list_tensors(const struct vocab_run *run, const struct vocab_order *order,
+    struct checked_tensor out[TENSORS])
 {
     const struct vocab_shape *shape = &run->inputs->shape;
     const struct vocab_outputs *o = &run->outputs;
     int64_t tokens = vocab_total_tokens(shape);
-    out[0] = (struct tensor){"loss", DTYPE_F32, 1, tokens, 1, o->loss, false};
-    out[1] = (struct tensor){"max", DTYPE_F32, 1, tokens, 1, o->max, false};
-    out[2] = (struct tensor){"log_z", DTYPE_F32, 1, tokens, 1, o->log_z, false};
+    out[0] = (struct checked_tensor){"loss", DTYPE_F32, 1, tokens, 1, o->loss, false};
+    out[1] = (struct checked_tensor){"max", DTYPE_F32, 1, tokens, 1, o->max, false};
+    out[2] = (struct checked_tensor){"log_z", DTYPE_F32, 1, tokens, 1, o->log_z, false};
     if (!run->backward)
         return 3;
-    out[3] = (struct tensor){
+    out[3] = (struct checked_tensor){
         "dX", shape->dtype, 2, tokens, shape->hidden, o->dx, !vocab_order_default_dx(order)};
-    out[4] = (struct tensor){
+    out[4] = (struct checked_tensor){
         "dW", DTYPE_F32, 2, shape->vocab, shape->hidden, o->dw, !vocab_order_default_dw(order)};
     return 5;
-}
-
-static int add_digests(const struct tensor *tensors, int count, struct case_result *result)
-{
-    for (int i = 0; i < count; i++) {
-        const struct tensor *t = &tensors[i];
-        struct case_tensor *out = case_result_tensor(result, t->name);
-        struct digest *d = digest_create();
-        if (!out || !d)
-            return -1;
-        if (t->type == DTYPE_BF16)
-            digest_bf16(d, t->got, t->rows * t->columns);
-        else
-            digest_f32(d, t->got, t->rows * t->columns);
-        digest_finish(d, out->digest);
-        out->verdict = VERDICT_OFF;
-        out->declared_order = t->declared;
-    }
-    return 0;
-}
-
-/* Compares `rows` rows of a tensor with `want`; row i of both is global row list[i] (NULL: i). */
-static void compare_rows(const struct tensor *t, const void *got, const void *want, int64_t rows,
-    const int64_t *list, struct case_tensor *out)
-{
-    struct check_difference difference;
-    int64_t shape[2] = {t->rows, t->columns};
-    if (check_equal(t->type, got, want, rows * t->columns, &difference)) {
-        out->verdict = VERDICT_BITWISE;
-        return;
-    }
-    out->verdict = VERDICT_MISMATCH;
-    if (list) /* name the row where it stands in the whole */
-        difference.first =
-            list[difference.first / t->columns] * t->columns + difference.first % t->columns;
-    check_describe(t->name, t->dims, shape, &difference, out->fault, sizeof out->fault);
 }
 
 /* ---- reference ----------------------------------------------------------------------------------
  */
 
-static void note_distance(const struct tensor *tensors, int count,
+static void note_distance(const struct checked_tensor *tensors, int count,
     const struct ref_vocab_result *defaults, struct case_result *result)
 {
     const void *want[TENSORS] = {
         defaults->loss, defaults->max, defaults->log_z, defaults->dx, defaults->dw};
-    for (int i = 0; i < count; i++) {
-        struct check_ulp ulp = check_ulp_distance(
-            tensors[i].type, tensors[i].got, want[i], tensors[i].rows * tensors[i].columns);
-        result->tensors[i].has_ulp = true;
-        result->tensors[i].ulp_max = ulp.max;
-        result->tensors[i].ulp_mean = ulp.mean;
-    }
+    for (int i = 0; i < count; i++)
+        tensor_note_distance(&tensors[i], want[i], &result->tensors[i]);
 }
 
-/* A result that equals the reference must also be near the truth: a mirrored mistake would not be.
- */
-static void demand_bounds(const struct tensor *tensors, int count, const struct ref_vocab_f64 *f64,
-    struct case_result *result)
+static void demand_bounds(const struct checked_tensor *tensors, int count,
+    const struct ref_vocab_f64 *f64, struct case_result *result)
 {
-    const int which[3] = {0, 3, 4};
-    const double *value[3] = {f64->loss, f64->dx, f64->dw};
-    const double *bound[3] = {f64->loss_bound, f64->dx_bound, f64->dw_bound};
-    for (int i = 0; i < 3; i++) {
-        const struct tensor *t = &tensors[which[i]];
-        struct case_tensor *out = &result->tensors[which[i]];
-        int64_t first;
-        double worst;
-        if (which[i] >= count || out->verdict == VERDICT_MISMATCH ||
-            check_bounded(
-                t->type, t->got, value[i], bound[i], t->rows * t->columns, &first, &worst))
-            continue;
-        out->verdict = VERDICT_MISMATCH;
-        snprintf(out->fault, sizeof out->fault,
-            "%s: element %lld is %g times its bound away from the FP64 reference", t->name,
-            (long long)first, worst);
-    }
+    tensor_demand_bounds(&tensors[0], f64->loss, f64->loss_bound, &result->tensors[0]);
+    if (count < TENSORS)
+        return;
+    tensor_demand_bounds(&tensors[3], f64->dx, f64->dx_bound, &result->tensors[3]);
+    tensor_demand_bounds(&tensors[4], f64->dw, f64->dw_bound, &result->tensors[4]);
 }
 
 static int against_reference(struct vocab_checker *checker, const struct vocab_run *run,
-    const struct vocab_order *order, const struct tensor *tensors, int count,
+    const struct vocab_order *order, const struct checked_tensor *tensors, int count,
     struct case_result *result, char *error, int size)
 {
     struct ref_vocab_problem problem = problem_of(run->inputs);
@@ -180,8 +111,7 @@ static int against_reference(struct vocab_checker *checker, const struct vocab_r
         return -1;
     const void *wanted[TENSORS] = {want.loss, want.max, want.log_z, want.dx, want.dw};
     for (int i = 0; i < count; i++)
-        compare_rows(
-            &tensors[i], tensors[i].got, wanted[i], tensors[i].rows, NULL, &result->tensors[i]);
+        tensor_compare(&tensors[i], wanted[i], VERDICT_BITWISE, &result->tensors[i]);
     if (vocab_reference_get_f64(checker->reference, &problem, run->backward, &f64, error, size))
         return -1;
     demand_bounds(tensors, count, &f64, result);
@@ -190,36 +120,6 @@ static int against_reference(struct vocab_checker *checker, const struct vocab_r
 
 /* ---- sample -------------------------------------------------------------------------------------
  */
-
-static int compare_index(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* The first, the last, and random others of [0, total): ascending, distinct. Returns how many. */
-static int64_t choose(int64_t *out, int64_t count, int64_t total, uint32_t stream)
-{
-    int64_t kept = 0, wanted = count < total ? count : total;
-    for (int64_t i = 0; i < wanted; i++)
-        out[i] = wanted == total ? i
-                 : i == 0        ? 0
-                 : i == 1        ? total - 1
-                                 : seed_index(SAMPLE_SEED, stream, i, total);
-    qsort(out, (size_t)wanted, sizeof *out, compare_index);
-    for (int64_t i = 0; i < wanted; i++)
-        if (!kept || out[kept - 1] != out[i])
-            out[kept++] = out[i];
-    return kept;
-}
-
-static void gather_rows(const struct tensor *t, const int64_t *list, int64_t count, void *out)
-{
-    size_t bytes = (size_t)(t->columns * dtype_bytes(t->type));
-    for (int64_t i = 0; i < count; i++)
-        memcpy(
-            (char *)out + (size_t)i * bytes, (const char *)t->got + (size_t)list[i] * bytes, bytes);
-}
 
 /* What a sample works in; freed as one. */
 struct sample_arrays {
@@ -251,7 +151,7 @@ static void sample_free(struct sample_arrays *a)
 }
 
 static int against_sample(const struct vocab_run *run, const struct vocab_order *order,
-    int64_t samples, const struct tensor *tensors, int count, struct case_result *result,
+    int64_t samples, const struct checked_tensor *tensors, int count, struct case_result *result,
     char *error, int size)
 {
     struct ref_vocab_problem problem = problem_of(run->inputs);
@@ -261,8 +161,9 @@ static int against_sample(const struct vocab_run *run, const struct vocab_order 
     snprintf(error, (size_t)size, "no host memory for %lld samples", (long long)samples);
     int status = sample_alloc(&a, samples, problem.hidden);
     if (status == 0) {
-        int64_t tokens = choose(a.tokens, samples, tensors[0].rows, SAMPLE_TOKENS);
-        int64_t rows = run->backward ? choose(a.rows, samples, problem.vocab, SAMPLE_ROWS) : 0;
+        int64_t tokens = tensor_sample(a.tokens, samples, tensors[0].rows, SAMPLE_TOKENS);
+        int64_t rows =
+            run->backward ? tensor_sample(a.rows, samples, problem.vocab, SAMPLE_ROWS) : 0;
         struct ref_vocab_sample sample = {.tokens_count = tokens,
             .tokens = a.tokens,
             .rows_count = rows,
@@ -279,9 +180,9 @@ static int against_sample(const struct vocab_run *run, const struct vocab_order 
         for (int i = 0; status == 0 && i < count; i++) {
             bool weight = i == 4;
             const int64_t *list = weight ? a.rows : a.tokens;
-            gather_rows(&tensors[i], list, weight ? rows : tokens, a.got);
-            compare_rows(
-                &tensors[i], a.got, wanted[i], weight ? rows : tokens, list, &result->tensors[i]);
+            tensor_gather_rows(&tensors[i], list, weight ? rows : tokens, a.got);
+            tensor_compare_rows(&tensors[i], a.got, wanted[i], weight ? rows : tokens, list,
+                VERDICT_BITWISE, &result->tensors[i]);
         }
     }
     sample_free(&a);
@@ -291,7 +192,7 @@ static int against_sample(const struct vocab_run *run, const struct vocab_order 
 /* ---- baseline -----------------------------------------------------------------------------------
  */
 
-static int against_baseline(const struct vocab_run *run, const struct tensor *tensors,
+static int against_baseline(const struct vocab_run *run, const struct checked_tensor *tensors,
     struct case_result *result, char *error, int size)
 {
     struct vocab_options defaults = {.move = VOCAB_MOVE_AUTO};
@@ -311,8 +212,7 @@ static int against_baseline(const struct vocab_run *run, const struct tensor *te
             error, (size_t)size, "baseline %s: %s", baseline.impl->name, baseline.failure.message);
     const void *wanted[3] = {baseline.outputs.loss, baseline.outputs.max, baseline.outputs.log_z};
     for (int i = 0; status == 0 && i < 3; i++)
-        compare_rows(
-            &tensors[i], tensors[i].got, wanted[i], tensors[i].rows, NULL, &result->tensors[i]);
+        tensor_compare(&tensors[i], wanted[i], VERDICT_BITWISE, &result->tensors[i]);
     vocab_outputs_free(&baseline.outputs);
     case_result_free(&scratch);
     return status;
@@ -322,7 +222,7 @@ int vocab_check(struct vocab_checker *checker, struct vocab_run *run, struct voc
     enum case_check level, int64_t samples, struct case_result *result, char *error, int size)
 {
     struct vocab_order order;
-    struct tensor tensors[TENSORS];
+    struct checked_tensor tensors[TENSORS];
     if (vocab_order_init(&order, inputs->shape.ranks)) {
         snprintf(error, (size_t)size, "no host memory for the order");
         return -1;
@@ -330,7 +230,7 @@ int vocab_check(struct vocab_checker *checker, struct vocab_run *run, struct voc
     run->impl->order(&inputs->shape, run->options, &order);
     int count = list_tensors(run, &order, tensors);
     snprintf(error, (size_t)size, "no host memory for the inputs as arrays");
-    int status = add_digests(tensors, count, result);
+    int status = tensors_digest(tensors, count, result);
     if (status == 0 && (level == CASE_CHECK_REFERENCE || level == CASE_CHECK_SAMPLE))
         status = vocab_inputs_materialize(inputs);
     if (status == 0 && level == CASE_CHECK_REFERENCE)

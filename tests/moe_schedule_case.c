@@ -329,7 +329,10 @@ static int one_round(struct moe *m, const struct on_rank *on)
     int64_t resident_bytes[LIVE_SET_COUNT], all = memory->live_bytes;
     memcpy(resident_bytes, memory->set_bytes, sizeof resident_bytes);
     mem_window_reset(memory);
+    int64_t allocations = memory->allocations;
     int status = passes(m, on, all);
+    if (m->rank == 0)
+        on->result->allocations = memory->allocations - allocations;
     if (status == 0) {
         check_memory(m, on, resident_bytes, all);
         collect(m, on);
@@ -372,6 +375,7 @@ int moe_case_run(const struct moe_case *c, const struct moe_case_run *run,
     struct ranks_config config = {.count = c->shape.ranks,
         .device = {.kind = DEV_CPU,
             .check_order = !run->no_order_check,
+            .serial_streams = run->serial_streams,
             .device_limit_bytes = run->device_limit_bytes,
             .pool = pool},
         .timeout_s = 60};

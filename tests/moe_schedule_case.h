@@ -32,6 +32,7 @@ void moe_case_free(struct moe_case *c);
 struct moe_case_result {
     void *y, *dx;
     float *router_gradient, *gate_gradient, *up_gradient, *down_gradient;
+    int64_t allocations; /* of rank 0 in a round */
 };
 void moe_case_result_free(struct moe_case_result *result);
 
@@ -48,6 +49,7 @@ struct moe_case_run {
     bool forward_only;
     bool keeps_nothing; /* between the passes only Y is live */
     bool no_order_check;
+    bool serial_streams;
     int64_t device_limit_bytes; /* 0 = none */
     int rounds;
     /* With rounds: called with the round's outputs; false ends the run as a failure. */

@@ -136,6 +136,47 @@ static void one_chunk_is_llep(void)
     moe_case_free(&c);
 }
 
+/* ---- slots ------------------------------------------------------------------------------------
+ */
+
+/* Allocations of both passes; -1 when the run fails. */
+static int64_t allocations_at(const struct moe_case *c, int64_t chunks, bool serial)
+{
+    struct variant v = {chunks, MOE_CHUNKS_STRIDED, 0};
+    struct moe_case_run run = {
+        .impl = &moe_pipelined_llep, .options = options_of(&v), .serial_streams = serial};
+    struct moe_case_result got = {0}, want = {0};
+    char why[512] = "";
+    bool good = !moe_case_run(c, &run, &got, why, sizeof why) &&
+                !moe_case_reference(c, run.impl, &run.options, &want, why, sizeof why) &&
+                moe_case_equal(c, &got, &want, false, why, sizeof why);
+    if (!good)
+        tap_note("K=%lld: %s", (long long)chunks, why);
+    int64_t allocations = good ? got.allocations : -1;
+    moe_case_result_free(&got);
+    moe_case_result_free(&want);
+    return allocations;
+}
+
+static void slots_are_made_once(void)
+{
+    struct moe_shape shape = {.ranks = 4,
+        .hidden = 12,
+        .ffn = 16,
+        .experts = 8,
+        .topk = 2,
+        .dtype = DTYPE_F32,
+        .activation = MOE_SWIGLU};
+    struct moe_case c;
+    if (!moe_case_init(&c, &shape, even, ROUTE_SKEWED, 0, 37)) {
+        int64_t two = allocations_at(&c, 2, false), nine = allocations_at(&c, 9, false);
+        tap_ok(two > 0 && two == nine, "%lld allocations with 2 chunks, %lld with 9",
+            (long long)two, (long long)nine);
+        tap_ok(allocations_at(&c, 4, true) == two, "all streams in one: the same bits and blocks");
+    }
+    moe_case_free(&c);
+}
+
 /* ---- a budget, and instruction sets -----------------------------------------------------------
  */
 
@@ -241,6 +282,7 @@ int main(void)
 {
     matrix();
     one_chunk_is_llep();
+    slots_are_made_once();
     budget();
     out_of_memory(&moe_llep);
     out_of_memory(&moe_pipelined_llep);

@@ -215,3 +215,21 @@ bool case_memory_fault(const struct case_result *result, char *text, int size)
     }
     return false;
 }
+int case_result_traffic(
+    struct case_result *result, const struct rank *rank, const struct comm_traffic *own)
+{
+    struct comm_traffic *all = malloc((size_t)rank->count * sizeof *all), sum = {0};
+    int status = all ? comm_host_all_gather(rank->comm, own, all, sizeof *all) : -1;
+    for (int r = 0; status == 0 && r < rank->count; r++) {
+        sum.logical_bytes += all[r].logical_bytes;
+        sum.wire_bytes += all[r].wire_bytes;
+        sum.messages += all[r].messages;
+        sum.exchanges += all[r].exchanges;
+    }
+    if (rank->index == 0 && status == 0) {
+        result->traffic = sum;
+        result->has_traffic = true;
+    }
+    free(all);
+    return status;
+}

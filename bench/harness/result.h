@@ -118,6 +118,10 @@ void case_rank_resident(struct case_rank *rank, const struct mem_probe *probe);
 void case_rank_window(
     struct case_rank *rank, enum case_window_kind kind, const struct mem_probe *probe);
 
+/* Collective: sums every rank's traffic into the result. 0, or -1 after an abort. */
+int case_result_traffic(
+    struct case_result *result, const struct rank *rank, const struct comm_traffic *own);
+
 /* ---- derived -------------------------------------------------------------------------------- */
 const char *case_status_name(enum case_status status);
 const char *verdict_name(enum verdict verdict);           /* "bitwise", ... */

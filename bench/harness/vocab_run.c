@@ -171,28 +171,6 @@ static int timed_repetitions(struct rank *rank, struct repetition *rep)
     return status;
 }
 
-/* All ranks' traffic together. */
-static int sum_traffic(struct rank *rank, struct repetition *rep)
-{
-    struct comm_traffic *all = malloc((size_t)rank->count * sizeof *all), sum = {0};
-    int status = -1;
-    if (all && !comm_host_all_gather(rank->comm, &rep->traffic, all, sizeof *all)) {
-        for (int r = 0; r < rank->count; r++) {
-            sum.logical_bytes += all[r].logical_bytes;
-            sum.wire_bytes += all[r].wire_bytes;
-            sum.messages += all[r].messages;
-            sum.exchanges += all[r].exchanges;
-        }
-        status = 0;
-    }
-    if (rank->index == 0) {
-        rep->result->traffic = sum;
-        rep->result->has_traffic = status == 0;
-    }
-    free(all);
-    return status;
-}
-
 static int on_rank(struct rank *rank, void *context)
 {
     struct repetition rep = *(struct repetition *)context;
@@ -201,7 +179,8 @@ static int on_rank(struct rank *rank, void *context)
         return -1;
     if (rank->index == 0)
         rep.run->outputs.valid = rep.v.valid;
-    if (observed_once(rank, &rep) || sum_traffic(rank, &rep) || timed_repetitions(rank, &rep))
+    if (observed_once(rank, &rep) || case_result_traffic(rep.result, rank, &rep.traffic) ||
+        timed_repetitions(rank, &rep))
         return -1;
     unload(&rep.v);
     if (dev_memory(rank->dev)->live_bytes)

@@ -48,5 +48,6 @@ void peers_fault(struct peers *peers, const char *name, const char *what);
 int peers_gemm_avx512(struct peers *peers);
 int peers_gemm_avx2(struct peers *peers);
 int peers_vocab(struct peers *peers);
+int peers_adamw(struct peers *peers);
 int peers_math_avx512(struct peers *peers);
 int peers_math_avx2(struct peers *peers);

@@ -16,7 +16,7 @@ Builds, runs the gates, measures, and sets the papers' claims beside our figures
   --full           also BF16, more ranks, and 5 launches of every case (for bin/compare)
   --tier NAME      tiny, small, medium or large, whatever the machine is
   --gates NAME     none, smoke or all; default smoke with --quick, else all
-  --only FAMILY    one family alone: vocab
+  --only FAMILY    one family alone: vocab or optimizer
   --device NAME    cpu or cuda; default cpu
   --help           this page
 
@@ -46,7 +46,7 @@ refuse()
 
 command_line=("$0" "$@")
 mode=default tier='' gates='' only='' device=cpu
-families=(vocab)
+families=(vocab optimizer)
 
 # take_value OPTION VALUE...: sets `value`.
 take_value()
@@ -258,7 +258,7 @@ shown()
 # ---- build and gates ---------------------------------------------------------------------------------
 
 # One test of each room: minutes less than all of them.
-smoke=(memory timing record device comm options report compare vocab_order vocab)
+smoke=(memory timing record device comm options report compare vocab_order vocab adamw)
 
 run_gates()
 {
@@ -313,6 +313,46 @@ plan_vocab()
     cp "$run/logs/vocab-plan.log" "$run/tables/vocab-plan.txt"
 }
 
+# ---- optimizer ---------------------------------------------------------------------------------------
+
+optimizer_params()
+{
+    case $tier in
+    tiny) echo 4M ;;
+    small) echo 16M ;;
+    medium) echo 128M ;;
+    large) echo 512M ;;
+    esac
+}
+
+measure_optimizer()
+{
+    local launch limits=() optimizer=("$build/bin/optimizer" --device "$device")
+    [ "$mode" != quick ] || limits=(--iters 6)
+    for ((launch = 1; launch <= launches; launch++)); do
+        echo
+        shown "optimizer, launch $launch" "tables/optimizer-$launch.txt" "${optimizer[@]}" --impl all \
+            --params "$(optimizer_params)" --bucket 256K --slots '1,2,3' \
+            --gradients 'host-f32,device-bf16' --clip 1 "${limits[@]}" \
+            --json "$run/records/optimizer.jsonl"
+    done
+    # The link decides: staged takes the sum of its stages, offload-stream the longest.
+    echo
+    shown 'optimizer, paced' tables/optimizer-paced.txt "${optimizer[@]}" \
+        --impl staged,offload-stream --params 2M --bucket 256K --slots '1,2' --link-gbps 0.25 \
+        --iters 6 --json "$run/records/optimizer.jsonl"
+}
+
+# Buckets and staging at the paper's shape need no storage.
+plan_optimizer()
+{
+    quiet 'optimizer, closed forms' optimizer-plan "$build/bin/optimizer" --plan \
+        --impl offload-stream --model gpt-oss-20b --world 8 --whole-tensors --slots '2,3' \
+        --bucket '100e6,150e6,200e6,250e6' --json "$run/records/optimizer-plan.jsonl"
+    BUILDDIR=$build quiet 'tables 4 and 14' table_04_14 bench/tables/table_04_14.sh &&
+        cp "$run/logs/table_04_14.log" "$run/tables/table_04_14.txt"
+}
+
 # ---- all of it ---------------------------------------------------------------------------------------
 
 wanted()
@@ -327,6 +367,10 @@ run_gates
 if wanted vocab; then
     plan_vocab
     measure_vocab
+fi
+if wanted optimizer; then
+    plan_optimizer
+    measure_optimizer
 fi
 echo
 if compgen -G "$run/records/*.jsonl" >/dev/null; then

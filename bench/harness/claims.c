@@ -132,6 +132,8 @@ static bool value_is(const json_t *value, const char *want, int length)
         snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
     else if (json_is_string(value))
         snprintf(text, sizeof text, "%s", json_string_value(value));
+    else if (json_is_boolean(value))
+        snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
     else
         return false;
     return (int)strlen(text) == length && !memcmp(text, want, (size_t)length);

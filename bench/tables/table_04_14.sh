@@ -27,7 +27,10 @@ plan()
 requested=$(awk -F, '/^[0-9]/ && !seen[$1]++ { printf "%s%s", comma, $1; comma = "," }' "$printed")
 whole=$(plan "$requested" --whole-tensors) || exit 3
 cut=$(plan "$requested") || exit 3
-[ -n "$whole" ] && [ -n "$cut" ] || { echo "table_04_14.sh: optimizer --plan printed nothing" >&2; exit 3; }
+if [ -z "$whole" ] || [ -z "$cut" ]; then
+    echo "table_04_14.sh: $optimizer --plan printed nothing" >&2
+    exit 3
+fi
 
 {
     awk -F, '/^[0-9]/ { printf "printed %d %s %s %s %s\n", $1, $2, $3, $4, $6 }' "$printed"

@@ -24,10 +24,11 @@ static const struct moe_functions *const variants[ISA_COUNT] = ISA_TABLE(moe_fun
 enum {
     ROWS_MULTIPLE = 42, /* whole tiles of 6 and of 14 rows */
     COLUMNS_MULTIPLE = 32,
-    MOST_ROWS = 12 * ROWS_MULTIPLE,
+    MOST_ROWS = 96 * ROWS_MULTIPLE,
+    MOST_ROUNDED_ROWS = 12 * ROWS_MULTIPLE, /* where the block lies in scratch */
     FEWEST_ROWS = 3 * ROWS_MULTIPLE,
     MOST_COLUMNS = 1024,
-    MOST_ROUNDED_COLUMNS = 512, /* where the block lies in scratch */
+    MOST_ROUNDED_COLUMNS = 512,
     FEWEST_COLUMNS = 128,
     BLOCKS_PER_THREAD = 4, /* so that the last one to finish keeps the others waiting briefly */
     SCRATCH_PAD = 16,      /* keeps rows of a block from meeting in one set of the cache */
@@ -76,12 +77,11 @@ static struct block block_at(int64_t rows, int64_t columns, const struct cut *cu
     return block;
 }
 
-/* Halves the cut until every thread has blocks enough or they are as small as is worth while.
- * count(context, cut): the launch's blocks under a cut. */
-static struct cut choose_cut(int64_t most_columns, const struct dev_team *team,
+/* Halves `cut`, the largest, until every thread has blocks enough or they are as small as is worth
+ * while. count(context, cut): the launch's blocks under a cut. */
+static struct cut choose_cut(struct cut cut, const struct dev_team *team,
     int64_t (*count)(const void *args, const struct cut *cut), const void *args)
 {
-    struct cut cut = {MOST_ROWS, most_columns};
     int threads = team ? team_size(team) : 1;
     while (threads > 1 && count(args, &cut) < (int64_t)threads * BLOCKS_PER_THREAD) {
         if (cut.columns >= cut.rows && cut.columns > FEWEST_COLUMNS)
@@ -131,7 +131,7 @@ static void make_slot(void)
 int64_t expert_matmul_scratch_bytes(void)
 {
     int64_t bytes =
-        (int64_t)sizeof(float) * MOST_ROWS * (MOST_ROUNDED_COLUMNS + (int64_t)SCRATCH_PAD);
+        (int64_t)sizeof(float) * MOST_ROUNDED_ROWS * (MOST_ROUNDED_COLUMNS + (int64_t)SCRATCH_PAD);
     return (bytes + 4095) / 4096 * 4096;
 }
 
@@ -275,8 +275,10 @@ static void matmul_part(void *context, int index, int parts)
 static void matmul_cpu(const void *launched, const struct dev_team *team)
 {
     struct matmul_job job = {.args = launched};
-    int64_t most = job.args->out_type == DTYPE_F32 ? MOST_COLUMNS : MOST_ROUNDED_COLUMNS;
-    job.cut = choose_cut(most, team, matmul_blocks, launched);
+    const struct cut direct = {MOST_ROWS, MOST_COLUMNS};
+    const struct cut rounded_cut = {MOST_ROUNDED_ROWS, MOST_ROUNDED_COLUMNS};
+    job.cut = choose_cut(
+        job.args->out_type == DTYPE_F32 ? direct : rounded_cut, team, matmul_blocks, launched);
     job.blocks = matmul_blocks(launched, &job.cut);
     team_run(team, team_parts(team, job.blocks), matmul_part, &job);
 }
@@ -395,7 +397,7 @@ static void gradient_part(void *context, int index, int parts)
 static void gradient_cpu(const void *launched, const struct dev_team *team)
 {
     struct gradient_job job = {.args = launched};
-    job.cut = choose_cut(MOST_COLUMNS, team, gradient_blocks, launched);
+    job.cut = choose_cut((struct cut){MOST_ROWS, MOST_COLUMNS}, team, gradient_blocks, launched);
     job.blocks = gradient_blocks(launched, &job.cut);
     team_run(team, team_parts(team, job.blocks), gradient_part, &job);
 }

@@ -8,9 +8,13 @@
 #include "kernels/isa_variants.h"
 #include "kernels/moe.h"
 #include "kernels/moe_variants.h"
+#include "kernels/stream_copy.h"
 
 /* Elements at work at a time. */
 #define BLOCK 512
+
+/* How far ahead of a sum its rows are asked for. */
+#define AHEAD_BYTES 8192
 
 static inline int64_t least(int64_t a, int64_t b)
 {
@@ -145,20 +149,76 @@ ARITH void combine_columns(const struct combine_rows_args *args, enum dtype from
     }
 }
 
+/* A block of columns of a token's sum; blocks follow each other along rows. */
+struct sum_block {
+    int64_t token, at;
+};
+
+ARITH struct sum_block next_block(struct sum_block block, int64_t columns)
+{
+    block.at += BLOCK;
+    return block.at < columns ? block : (struct sum_block){block.token + 1, 0};
+}
+
+/* Asks for what a block will sum: where it lies only the positions tell. */
+ARITH void prefetch_block(
+    const struct combine_rows_args *args, enum dtype from_type, struct sum_block block)
+{
+    const int64_t element_bytes = dtype_bytes(from_type);
+    const int64_t bytes = least(BLOCK, args->columns - block.at) * element_bytes;
+    const int32_t *position = args->position + block.token * args->slots;
+    for (int slot = 0; slot < args->slots; slot++)
+        if (position[slot] >= 0)
+            prefetch_bytes((const char *)args->from +
+                               (position[slot] * args->columns + block.at) * element_bytes,
+                bytes);
+}
+
+/* How many blocks ahead are asked for: enough bytes to hide the memory's latency. */
+ARITH int64_t blocks_ahead(const struct combine_rows_args *args, enum dtype from_type)
+{
+    const int64_t block_bytes =
+        args->slots * least(BLOCK, args->columns) * dtype_bytes(from_type) + 1;
+    return 1 + AHEAD_BYTES / block_bytes;
+}
+
+/* Stores a block of sums, past the caches where the whole result is long. */
+ARITH void store_sums(
+    const struct combine_rows_args *args, bool streamed, int64_t at, int64_t count, float *sum)
+{
+    if (!streamed) {
+        store(args->to_type, args->to, at, count, sum);
+        return;
+    }
+    uint16_t rounded[BLOCK];
+    const int64_t element_bytes = dtype_bytes(args->to_type);
+    if (args->to_type == DTYPE_BF16)
+        round_bf16(rounded, sum, count);
+    stream_copy((char *)args->to + at * element_bytes,
+        args->to_type == DTYPE_BF16 ? (const void *)rounded : sum, count * element_bytes);
+}
+
 ARITH void combine_typed(
     const struct combine_rows_args *args, enum dtype from_type, int64_t begin, int64_t end)
 {
+    const bool streamed =
+        args->count * args->columns * dtype_bytes(args->to_type) >= STREAM_FROM_BYTES;
+    struct sum_block block = {begin, 0}, ahead = block;
     float sum[BLOCK];
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t to = args->token ? args->token[i] : i;
-        const int32_t *position = args->position + i * args->slots;
-        const float *weight = args->weight ? args->weight + to * args->slots : NULL;
-        for (int64_t at = 0; at < args->columns; at += BLOCK) {
-            const int64_t count = least(BLOCK, args->columns - at);
-            combine_columns(args, from_type, position, weight, at, count, sum);
-            store(args->to_type, args->to, to * args->columns + at, count, sum);
-        }
+    for (int64_t i = blocks_ahead(args, from_type); i > 0; i--)
+        ahead = next_block(ahead, args->columns);
+    for (; block.token < end; block = next_block(block, args->columns)) {
+        const int64_t to = args->token ? args->token[block.token] : block.token;
+        const int64_t count = least(BLOCK, args->columns - block.at);
+        if (ahead.token < end)
+            prefetch_block(args, from_type, ahead);
+        ahead = next_block(ahead, args->columns);
+        combine_columns(args, from_type, args->position + block.token * args->slots,
+            args->weight ? args->weight + to * args->slots : NULL, block.at, count, sum);
+        store_sums(args, streamed, to * args->columns + block.at, count, sum);
     }
+    if (streamed)
+        stream_finish();
 }
 
 static void combine(const void *launched, int64_t begin, int64_t end)

@@ -1,20 +1,14 @@
 /* Rows moved by an index: the permutation of a dispatch. Nothing but memory traffic, so the measure
- * is a plain copy of as many bytes.
- *
- * A copy that the caches cannot hold is written past them, as the C library's own memcpy does for
- * one long run: a plain store would first read the line that it is about to replace, a third more
- * traffic. Row by row memcpy cannot know how long the whole is. */
+ * is a plain copy of as many bytes. Two things a plain copy has and rows do not: stores past the
+ * caches (stream_copy.h), and a source that the processor can foresee. The index tells which rows
+ * come next, so they are asked for ahead. */
 #include "kernels/launch.h"
 #include "kernels/moe.h"
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
+#include "kernels/stream_copy.h"
 
-/* Half of a common last-level cache slice of one core and more: below, what is written is likely to
- * be read again while it is still there. */
-#define STREAMED_FROM_BYTES (INT64_C(8) << 20)
-
-enum { LINE_BYTES = 64 };
+/* Rows are copied in pieces, and pieces are asked for that many ahead: more would not fit into the
+ * lines that a core can have under way, fewer would not hide the memory's latency. */
+enum { PIECE_BYTES = 1024, PIECES_AHEAD = 8 };
 
 /* One launch: row i goes from `from` to `to`, one of the two found by the index. */
 struct move {
@@ -24,50 +18,6 @@ struct move {
     int64_t count, row_bytes;
     bool scatter, streamed;
 };
-
-static void copy_row(char *to, const char *from, int64_t bytes)
-{
-    memcpy(to, from, (size_t)bytes);
-}
-
-#ifdef __SSE2__
-static void stream_row(char *to, const char *from, int64_t bytes)
-{
-    int64_t head = (int64_t)(-(uintptr_t)to % LINE_BYTES);
-    if (bytes < head + LINE_BYTES) {
-        copy_row(to, from, bytes);
-        return;
-    }
-    copy_row(to, from, head);
-    int64_t at = head;
-    for (; at + LINE_BYTES <= bytes; at += LINE_BYTES) {
-        const __m128i *line = (const void *)(from + at);
-        __m128i a = _mm_loadu_si128(line), b = _mm_loadu_si128(line + 1);
-        __m128i c = _mm_loadu_si128(line + 2), d = _mm_loadu_si128(line + 3);
-        __m128i *out = (void *)(to + at);
-        _mm_stream_si128(out, a);
-        _mm_stream_si128(out + 1, b);
-        _mm_stream_si128(out + 2, c);
-        _mm_stream_si128(out + 3, d);
-    }
-    copy_row(to + at, from + at, bytes - at);
-}
-
-/* Before another thread is told that the rows are there. */
-static void finish_streams(void)
-{
-    _mm_sfence();
-}
-#else
-static void stream_row(char *to, const char *from, int64_t bytes)
-{
-    copy_row(to, from, bytes);
-}
-
-static void finish_streams(void)
-{
-}
-#endif
 
 /* Rows of one FP32 or int32: a value per route. */
 static void move_words(const struct move *m, int64_t begin, int64_t end)
@@ -82,6 +32,46 @@ static void move_words(const struct move *m, int64_t begin, int64_t end)
             to[i] = from[m->index[i]];
 }
 
+/* A piece of the rows taken one after the other. */
+struct piece {
+    int64_t row, at;
+};
+
+static struct piece next_piece(struct piece piece, int64_t row_bytes)
+{
+    piece.at += PIECE_BYTES;
+    return piece.at < row_bytes ? piece : (struct piece){piece.row + 1, 0};
+}
+
+static int64_t piece_bytes(const struct move *m, struct piece piece)
+{
+    int64_t left = m->row_bytes - piece.at;
+    return left < PIECE_BYTES ? left : PIECE_BYTES;
+}
+
+static const char *source(const struct move *m, struct piece piece)
+{
+    return m->from + (m->scatter ? piece.row : m->index[piece.row]) * m->row_bytes + piece.at;
+}
+
+static void copy_pieces(const struct move *m, int64_t begin, int64_t end)
+{
+    struct piece piece = {begin, 0}, ahead = {begin, 0};
+    for (int i = 0; i < PIECES_AHEAD; i++)
+        ahead = next_piece(ahead, m->row_bytes);
+    for (; piece.row < end; piece = next_piece(piece, m->row_bytes)) {
+        if (!m->scatter && ahead.row < end)
+            prefetch_bytes(source(m, ahead), piece_bytes(m, ahead));
+        ahead = next_piece(ahead, m->row_bytes);
+        int64_t row = m->scatter ? m->index[piece.row] : piece.row;
+        char *to = m->to + row * m->row_bytes + piece.at;
+        if (m->streamed)
+            stream_copy(to, source(m, piece), piece_bytes(m, piece));
+        else
+            memcpy(to, source(m, piece), (size_t)piece_bytes(m, piece));
+    }
+}
+
 static void move_part(void *context, int index, int parts)
 {
     const struct move *m = context;
@@ -90,22 +80,17 @@ static void move_part(void *context, int index, int parts)
         move_words(m, rows.begin, rows.end);
         return;
     }
-    for (int64_t i = rows.begin; i < rows.end; i++) {
-        int64_t other = m->index[i];
-        char *to = m->to + (m->scatter ? other : i) * m->row_bytes;
-        const char *from = m->from + (m->scatter ? i : other) * m->row_bytes;
-        if (m->streamed)
-            stream_row(to, from, m->row_bytes);
-        else
-            copy_row(to, from, m->row_bytes);
-    }
+    copy_pieces(m, rows.begin, rows.end);
     if (m->streamed)
-        finish_streams();
+        stream_finish();
 }
 
 static void move_rows(struct move *m, const struct dev_team *team)
 {
-    m->streamed = m->row_bytes >= 4 * LINE_BYTES && m->count * m->row_bytes >= STREAMED_FROM_BYTES;
+    m->streamed =
+        m->row_bytes >= 4 * CACHE_LINE_BYTES && m->count * m->row_bytes >= STREAM_FROM_BYTES;
+    if (m->row_bytes <= 0)
+        return;
     int64_t row_words = m->row_bytes / (int64_t)sizeof(uint32_t) + 1;
     team_run(team, item_parts(team, m->count, row_words), move_part, m);
 }

@@ -323,7 +323,7 @@ static void check_bounds(const struct moe_small *small, const char *name)
     struct ref_moe_result r = moe_result_of(&p);
     struct ref_moe_f64 f = f64_of(&p);
     struct moe_order order = moe_random_order(&p);
-    double plain, random;
+    double plain = 0, random = 0;
     bool ran =
         !ref_moe_f64(&p, &f, error, sizeof error) && !ref_moe(&p, NULL, &r, error, sizeof error);
     bool held = ran && within(&p, &r, &f, &plain) == ALL;

@@ -361,6 +361,8 @@ static void print_faults(FILE *out, const struct case_result *result, const char
     }
     if (*memory_fault)
         fprintf(out, "    memory: %s\n", memory_fault);
+    if (result->note[0])
+        fprintf(out, "    %s\n", result->note);
 }
 
 static void print_line(struct report *report, const struct case_result *result, double saved)

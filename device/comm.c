@@ -6,8 +6,7 @@
 #include "device/backend.h"
 #include "device/order.h"
 
-/* ---- a rank's communicators ---------------------------------------------------------------------
- */
+/* ---- a rank's communicators ------------------------------------------------------------------ */
 
 static void abort_group(void *context)
 {
@@ -91,8 +90,7 @@ struct comm *comm_dup(struct comm *comm, const char *name)
     return child;
 }
 
-/* ---- the parts of an exchange -------------------------------------------------------------------
- */
+/* ---- the parts of an exchange ---------------------------------------------------------------- */
 
 void exchange_free(struct exchange *exchange)
 {
@@ -172,8 +170,7 @@ static struct exchange *make_exchange(struct comm *comm, const char *label,
     return exchange;
 }
 
-/* ---- checks -------------------------------------------------------------------------------------
- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static bool parts_are_sound(
     struct comm *comm, const char *label, const struct comm_part *parts, int count)
@@ -288,8 +285,7 @@ static void count_traffic(struct comm *comm, const struct exchange *exchange)
     }
 }
 
-/* ---- collectives --------------------------------------------------------------------------------
- */
+/* ---- collectives ----------------------------------------------------------------------------- */
 
 void comm_exchange(struct comm *comm, struct stream *stream, const char *label,
     const struct comm_part *send, int sends, const struct comm_part *receive, int receives)
@@ -392,8 +388,7 @@ void comm_broadcast(struct comm *comm, struct stream *stream, void *data, int64_
     free(parts);
 }
 
-/* ---- host side ----------------------------------------------------------------------------------
- */
+/* ---- host side ------------------------------------------------------------------------------- */
 
 int comm_host_all_gather(struct comm *comm, const void *send, void *receive, int64_t bytes)
 {

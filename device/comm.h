@@ -50,8 +50,7 @@ void comm_all_gather_v(struct comm *comm, struct stream *stream, const void *sen
 
 void comm_broadcast(struct comm *comm, struct stream *stream, void *data, int64_t bytes, int root);
 
-/* ---- host side: small metadata, blocking, real on every backend ---------------------------------
- */
+/* ---- host side: small metadata, blocking, real on every backend ------------------------------ */
 
 /* Rank p's `bytes` land at receive + p*bytes on every rank. 0, or -1 after an abort. */
 int comm_host_all_gather(struct comm *comm, const void *send, void *receive, int64_t bytes);
@@ -72,8 +71,7 @@ struct comm_traffic {
 struct comm_traffic comm_traffic(const struct comm *comm);
 void comm_traffic_reset(struct comm *comm);
 
-/* ---- ranks --------------------------------------------------------------------------------------
- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 struct rank {
     int index, count;

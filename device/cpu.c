@@ -1,44 +1,20 @@
 /* The host as a device: streams are worker threads, kernels run on the pool, device memory and
  * pinned memory are ordinary memory.
  *
- * Each arena is one reservation of addresses, much larger than its limit, so that no fragmentation
- * can make an allocation fail that the accounting allows; pages cost something once they are
- * touched. A freed block may be handed out at once: what still uses it was enqueued before, and
- * whoever gets it enqueues later (docs/DEVICE.md, memory rules). Built with the address sanitizer,
- * free space is poisoned. There a freed device block stays out of use until the main stream has
- * passed the free, since only then its bytes may be called dead. */
+ * A freed block may be handed out at once: what still uses it was enqueued before, and whoever gets
+ * it enqueues later (docs/DEVICE.md, memory). Only where free space is poisoned does a freed device
+ * block stay out of use until the main stream has passed the free, since only then its bytes are
+ * dead. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include "device/arena.h"
 #include "device/backend.h"
+#include "device/host_arena.h"
 #include "device/pool.h"
 #include "device/transport.h"
 #include "device/worker.h"
-#include "probe/host.h"
 #include "probe/timing.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define ADDRESS_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ADDRESS_SANITIZER 1
-#endif
-#endif
-#ifdef ADDRESS_SANITIZER
-#include <sanitizer/asan_interface.h>
-#define GUARD_BYTES 256
-#else
-#define ADDRESS_SANITIZER 0
-#define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
-#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
-#define GUARD_BYTES 0
-#endif
-
-#define HUGE_PAGE_BYTES ((int64_t)2 << 20)
-#define LEAST_RESERVATION_BYTES ((int64_t)64 << 20)
 
 /* A freed block that the main stream may still be using. */
 struct retired {
@@ -46,12 +22,6 @@ struct retired {
     void *block;
     int64_t bytes;
     int64_t ticket;
-};
-
-struct memory {
-    char *mapping;
-    int64_t mapped_bytes;
-    struct arena arena;
 };
 
 /* One direction of the link between host and device: one copy at a time. */
@@ -62,79 +32,13 @@ struct engine {
 };
 
 struct cpu {
-    struct memory device, host;
+    struct host_arena device, host;
     struct engine engines[2]; /* DEV_H2D, DEV_D2H */
     struct dev_team team;
     struct retired *retired;
 };
 
-/* ---- memory -------------------------------------------------------------------------------------
- */
-
-static int64_t round_up(int64_t bytes, int64_t unit)
-{
-    return (bytes + unit - 1) / unit * unit;
-}
-
-/* Reserves addresses, as many as the system allows. */
-static bool reserve(struct memory *memory, int64_t limit_bytes)
-{
-    int64_t machine_bytes = host_memory_limit_bytes();
-    int64_t most = INT64_MAX / 8;
-    int64_t base = limit_bytes > machine_bytes ? limit_bytes : machine_bytes;
-    int64_t bytes = round_up(base < most ? 4 * base : base, HUGE_PAGE_BYTES);
-    for (; bytes >= LEAST_RESERVATION_BYTES; bytes = round_up(bytes / 2, HUGE_PAGE_BYTES)) {
-        void *mapping = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
-            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (mapping == MAP_FAILED)
-            continue;
-        memory->mapping = mapping;
-        memory->mapped_bytes = bytes;
-        madvise(mapping, (size_t)bytes, MADV_HUGEPAGE); /* where it is not offered: small pages */
-        return true;
-    }
-    return false;
-}
-
-static bool memory_open(struct memory *memory, int64_t limit_bytes)
-{
-    if (!reserve(memory, limit_bytes))
-        return false;
-    uintptr_t begin = (uintptr_t)round_up((intptr_t)memory->mapping, HUGE_PAGE_BYTES);
-    int64_t bytes = memory->mapped_bytes - (int64_t)(begin - (uintptr_t)memory->mapping);
-    if (arena_init(&memory->arena, begin, bytes, GUARD_BYTES))
-        return true;
-    munmap(memory->mapping, (size_t)memory->mapped_bytes);
-    memory->mapping = NULL;
-    return false;
-}
-
-static void memory_close(struct memory *memory)
-{
-    if (!memory->mapping)
-        return;
-    ASAN_UNPOISON_MEMORY_REGION(
-        memory->mapping, memory->arena.reached - (uintptr_t)memory->mapping);
-    arena_destroy(&memory->arena);
-    munmap(memory->mapping, (size_t)memory->mapped_bytes);
-}
-
-static void *memory_take(struct memory *memory, int64_t bytes)
-{
-    char *block = (char *)arena_take(&memory->arena, bytes);
-    if (block && ADDRESS_SANITIZER) {
-        ASAN_POISON_MEMORY_REGION(block, (size_t)arena_span(&memory->arena, bytes));
-        ASAN_UNPOISON_MEMORY_REGION(block, (size_t)bytes);
-    }
-    return block;
-}
-
-/* When memory for the books is short the addresses are lost to the arena, which has plenty. */
-static void memory_give(struct memory *memory, void *block, int64_t bytes)
-{
-    ASAN_POISON_MEMORY_REGION(block, (size_t)arena_span(&memory->arena, bytes));
-    arena_give(&memory->arena, (uintptr_t)block, bytes);
-}
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Gives back what the main stream is done with; with `wait`, all that was freed. */
 static void collect_retired(struct device *dev, bool wait)
@@ -145,7 +49,7 @@ static void collect_retired(struct device *dev, bool wait)
         struct retired *first = cpu->retired;
         worker_reach(main_worker, first->ticket);
         cpu->retired = first->next;
-        memory_give(&cpu->device, first->block, first->bytes);
+        host_arena_give(&cpu->device, first->block, first->bytes);
         free(first);
     }
 }
@@ -167,10 +71,10 @@ static void *cpu_take(struct device *dev, int64_t bytes)
 {
     struct cpu *cpu = dev->state;
     collect_retired(dev, false);
-    void *block = memory_take(&cpu->device, bytes);
+    void *block = host_arena_take(&cpu->device, bytes);
     if (!block && cpu->retired) {
         collect_retired(dev, true);
-        block = memory_take(&cpu->device, bytes);
+        block = host_arena_take(&cpu->device, bytes);
     }
     return block;
 }
@@ -178,16 +82,16 @@ static void *cpu_take(struct device *dev, int64_t bytes)
 static void cpu_give(struct device *dev, void *block, int64_t bytes)
 {
     struct cpu *cpu = dev->state;
-    if (ADDRESS_SANITIZER)
+    if (host_arena_poisons())
         retire(dev, block, bytes);
     else
-        memory_give(&cpu->device, block, bytes);
+        host_arena_give(&cpu->device, block, bytes);
 }
 
 static void *cpu_host_take(struct device *dev, int64_t bytes)
 {
     struct cpu *cpu = dev->state;
-    void *block = memory_take(&cpu->host, bytes);
+    void *block = host_arena_take(&cpu->host, bytes);
     if (block && dev->config.check_order)
         memset(block, 0xff, (size_t)bytes);
     return block;
@@ -196,11 +100,10 @@ static void *cpu_host_take(struct device *dev, int64_t bytes)
 static void cpu_host_give(struct device *dev, void *block, int64_t bytes)
 {
     struct cpu *cpu = dev->state;
-    memory_give(&cpu->host, block, bytes);
+    host_arena_give(&cpu->host, block, bytes);
 }
 
-/* ---- operations, on a stream's worker -----------------------------------------------------------
- */
+/* ---- operations, on a stream's worker -------------------------------------------------------- */
 
 /* Books the direction for `bytes` and tells when they are through; 0 when it is not paced. */
 static double book(struct engine *engine, int64_t bytes)
@@ -314,8 +217,7 @@ static void execute(struct stream *stream, struct dev_operation *operation)
         exchange_free(operation->exchange.exchange);
 }
 
-/* ---- the backend --------------------------------------------------------------------------------
- */
+/* ---- the backend ----------------------------------------------------------------------------- */
 
 static void cpu_close(struct device *dev)
 {
@@ -325,8 +227,8 @@ static void cpu_close(struct device *dev)
         cpu->retired = first->next;
         free(first);
     }
-    memory_close(&cpu->device);
-    memory_close(&cpu->host);
+    host_arena_close(&cpu->device);
+    host_arena_close(&cpu->host);
     for (int i = 0; i < 2; i++)
         pthread_mutex_destroy(&cpu->engines[i].lock);
     free(cpu);
@@ -352,8 +254,8 @@ static enum dev_status cpu_open(struct device *dev, char *error, int size)
     cpu->engines[DEV_D2H].bytes_per_s = config->d2h_bytes_per_s;
     for (int i = 0; i < 2; i++)
         pthread_mutex_init(&cpu->engines[i].lock, NULL);
-    if (memory_open(&cpu->device, config->device_limit_bytes) &&
-        memory_open(&cpu->host, config->host_limit_bytes))
+    if (host_arena_open(&cpu->device, config->device_limit_bytes) &&
+        host_arena_open(&cpu->host, config->host_limit_bytes))
         return DEV_OK;
     cpu_close(dev);
     snprintf(error, (size_t)size, "no address space for the arenas of rank %d", config->rank);

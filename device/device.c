@@ -22,8 +22,7 @@ struct dev_fault {
     void *notify_context;
 };
 
-/* ---- failure ------------------------------------------------------------------------------------
- */
+/* ---- failure --------------------------------------------------------------------------------- */
 
 enum dev_status dev_status(const struct device *dev)
 {
@@ -82,8 +81,7 @@ bool stream_usable(const struct stream *stream)
     return stream && dev_usable(stream->dev);
 }
 
-/* ---- open and close -----------------------------------------------------------------------------
- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static const struct dev_backend *find_backend(enum dev_kind kind, char *error, int size)
 {
@@ -217,8 +215,7 @@ void dev_close(struct device *dev)
     destroy_common(dev);
 }
 
-/* ---- handing over operations --------------------------------------------------------------------
- */
+/* ---- handing over operations ----------------------------------------------------------------- */
 
 bool dev_submit(struct stream *stream, struct dev_operation *operation)
 {
@@ -258,8 +255,7 @@ struct block *dev_find_range(struct device *dev, struct block_table *table, cons
     return block;
 }
 
-/* ---- streams and events -------------------------------------------------------------------------
- */
+/* ---- streams and events ---------------------------------------------------------------------- */
 
 struct stream *dev_main_stream(struct device *dev)
 {

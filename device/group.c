@@ -81,8 +81,7 @@ void group_unlock(struct group *group)
     pthread_mutex_unlock(&group->lock);
 }
 
-/* ---- failure ------------------------------------------------------------------------------------
- */
+/* ---- failure --------------------------------------------------------------------------------- */
 
 static void wake_all(struct group *group)
 {
@@ -156,8 +155,7 @@ bool group_failed(struct group *group, struct ranks_failure *failure)
     return failed;
 }
 
-/* ---- membership ---------------------------------------------------------------------------------
- */
+/* ---- membership ------------------------------------------------------------------------------ */
 
 void group_join(struct group *group, int rank, struct device *dev)
 {
@@ -192,8 +190,7 @@ bool group_has_left(const struct group *group, int rank)
     return group->members[rank].left;
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------
- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 double group_deadline_s(const struct group *group)
 {

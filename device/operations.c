@@ -118,8 +118,7 @@ void dev_fetch(struct stream *stream, void *host_to, const void *block_from, int
         dev->backend->fetch(stream, host_to, block_from, bytes, simulated);
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------
- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 /* Whether the launch's declared accesses are sound. */
 static bool check_launch(

@@ -59,8 +59,7 @@ void order_free(struct order *order)
     free(order);
 }
 
-/* ---- clocks -------------------------------------------------------------------------------------
- */
+/* ---- clocks ---------------------------------------------------------------------------------- */
 
 static void join(struct order_clock *clock, const struct order_clock *other)
 {
@@ -136,8 +135,7 @@ void order_host_wait_all(struct device *dev)
     }
 }
 
-/* ---- accesses -----------------------------------------------------------------------------------
- */
+/* ---- accesses -------------------------------------------------------------------------------- */
 
 static bool is_before(
     const struct order_record *record, int stream, const struct order_clock *clock)

@@ -14,12 +14,14 @@
  * are cores. */
 #include "device/pool.h"
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include "probe/host.h"
 #include "probe/timing.h"
 
 #define SPIN_S 60e-6
+#define TURNS_PER_YIELD 8
 
 /* A kernel that waits for a token. */
 struct token_waiter {
@@ -57,15 +59,6 @@ struct dev_pool {
     pthread_t helpers[];
 };
 
-void pool_relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 void pool_begin_work(struct dev_pool *pool)
 {
     atomic_fetch_add_explicit(&pool->working, 1, memory_order_relaxed);
@@ -76,13 +69,42 @@ void pool_end_work(struct dev_pool *pool)
     atomic_fetch_sub_explicit(&pool->working, 1, memory_order_relaxed);
 }
 
-bool pool_may_spin(struct dev_pool *pool)
+/* ---- short waits ----------------------------------------------------------------------------- */
+
+static void relax(void)
 {
-    return atomic_load_explicit(&pool->working, memory_order_relaxed) < pool->cores;
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
 }
 
-/* ---- tokens; all under the lock -----------------------------------------------------------------
- */
+void pool_spin_begin(struct pool_spin *spin, struct dev_pool *pool, double seconds)
+{
+    spin->pool = pool;
+    spin->turn = 0;
+    spin->end_s = timing_now_s() + seconds;
+    pool_begin_work(pool);
+}
+
+bool pool_spin_goes_on(struct pool_spin *spin)
+{
+    if (atomic_load_explicit(&spin->pool->working, memory_order_relaxed) > spin->pool->cores)
+        return false;
+    relax();
+    if (++spin->turn % TURNS_PER_YIELD)
+        return true;
+    sched_yield();
+    return timing_now_s() < spin->end_s;
+}
+
+void pool_spin_end(struct pool_spin *spin)
+{
+    pool_end_work(spin->pool);
+}
+
+/* ---- tokens; all under the lock -------------------------------------------------------------- */
 
 static bool wants_helper(const struct team_job *job)
 {
@@ -148,8 +170,7 @@ void pool_leave(struct dev_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* ---- teams --------------------------------------------------------------------------------------
- */
+/* ---- teams ----------------------------------------------------------------------------------- */
 
 int team_size(const struct dev_team *team)
 {
@@ -190,13 +211,13 @@ static void close_job(struct dev_pool *pool, struct team_job *job)
     pthread_mutex_unlock(&pool->lock);
     if (!helped)
         return;
-    double give_up_s = timing_now_s() + SPIN_S;
-    for (int turn = 1; atomic_load_explicit(&job->helpers, memory_order_acquire); turn++) {
-        pool_relax();
-        bool crowded = atomic_load_explicit(&pool->working, memory_order_relaxed) > pool->cores;
-        if (crowded || (turn % 64 == 0 && timing_now_s() > give_up_s))
-            break;
-    }
+    struct pool_spin spin;
+    pool_end_work(pool); /* it counts again as it spins */
+    pool_spin_begin(&spin, pool, SPIN_S);
+    while (atomic_load_explicit(&job->helpers, memory_order_acquire) && pool_spin_goes_on(&spin))
+        continue;
+    pool_spin_end(&spin);
+    pool_begin_work(pool);
     pthread_mutex_lock(&pool->lock);
     job->owner_sleeps = true;
     while (atomic_load_explicit(&job->helpers, memory_order_relaxed))
@@ -224,8 +245,7 @@ void team_run(const struct dev_team *team, int parts,
     pthread_cond_destroy(&job.done);
 }
 
-/* ---- helpers ------------------------------------------------------------------------------------
- */
+/* ---- helpers --------------------------------------------------------------------------------- */
 
 static void help(struct dev_pool *pool, struct team_job *job)
 {
@@ -241,23 +261,15 @@ static void help(struct dev_pool *pool, struct team_job *job)
     return_token(pool);
 }
 
-/* Looks for a change without the lock for a short time; false when none came. */
-static bool spin_for_change(struct dev_pool *pool, unsigned seen)
+/* Looks for a change without the lock for a short time. */
+static void spin_for_change(struct dev_pool *pool, unsigned seen)
 {
-    bool changed = false;
-    if (!pool_may_spin(pool))
-        return false;
-    pool_begin_work(pool);
-    double give_up_s = timing_now_s() + SPIN_S;
-    for (int turn = 1; !changed; turn++) {
-        pool_relax();
-        changed = atomic_load_explicit(&pool->changes, memory_order_acquire) != seen;
-        bool crowded = atomic_load_explicit(&pool->working, memory_order_relaxed) > pool->cores;
-        if (crowded || (turn % 64 == 0 && timing_now_s() > give_up_s))
-            break;
-    }
-    pool_end_work(pool);
-    return changed;
+    struct pool_spin spin;
+    pool_spin_begin(&spin, pool, SPIN_S);
+    while (atomic_load_explicit(&pool->changes, memory_order_acquire) == seen &&
+           pool_spin_goes_on(&spin))
+        continue;
+    pool_spin_end(&spin);
 }
 
 static void *helper_main(void *argument)
@@ -289,8 +301,7 @@ static void *helper_main(void *argument)
     return NULL;
 }
 
-/* ---- the pool -----------------------------------------------------------------------------------
- */
+/* ---- the pool -------------------------------------------------------------------------------- */
 
 struct dev_pool *dev_pool_create(int threads)
 {

@@ -17,8 +17,18 @@ void pool_leave(struct dev_pool *pool);
 void pool_begin_work(struct dev_pool *pool);
 void pool_end_work(struct dev_pool *pool);
 
-/* Whether a core is free for a thread that waits by spinning. */
-bool pool_may_spin(struct dev_pool *pool);
-
-/* One turn of a spin loop. */
-void pool_relax(void);
+/* A short wait that looks again and again instead of sleeping:
+ *     struct pool_spin spin;
+ *     for (pool_spin_begin(&spin, pool, seconds); !ready && pool_spin_goes_on(&spin);) look again
+ *     pool_spin_end(&spin);
+ * It goes on while fewer threads work than there are cores and the time is not over, and lets
+ * others that are ready to run have the core now and then: the thread waited for may be one of
+ * them. */
+struct pool_spin {
+    struct dev_pool *pool;
+    int turn;
+    double end_s;
+};
+void pool_spin_begin(struct pool_spin *spin, struct dev_pool *pool, double seconds);
+bool pool_spin_goes_on(struct pool_spin *spin);
+void pool_spin_end(struct pool_spin *spin);

@@ -27,8 +27,7 @@ struct threads {
     struct links *links; /* the root communicator's */
 };
 
-/* ---- communicators ------------------------------------------------------------------------------
- */
+/* ---- communicators --------------------------------------------------------------------------- */
 
 static bool threads_open(struct comm *comm, struct board *board)
 {
@@ -85,8 +84,7 @@ static bool threads_duplicate(struct comm *parent, struct comm *child)
     return sound;
 }
 
-/* ---- exchanges ----------------------------------------------------------------------------------
- */
+/* ---- exchanges ------------------------------------------------------------------------------- */
 
 static int64_t bytes_of_others(const struct comm_part *parts, int count, int rank)
 {
@@ -178,8 +176,7 @@ static void threads_exchange(struct comm *comm, struct stream *stream, struct ex
     worker_sleep_until(stream, end_s);
 }
 
-/* ---- the host's side ----------------------------------------------------------------------------
- */
+/* ---- the host's side ------------------------------------------------------------------------- */
 
 static int threads_host_all_gather(
     struct comm *comm, const void *send, void *receive, int64_t bytes)

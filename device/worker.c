@@ -50,21 +50,15 @@ struct worker *worker_create(struct stream *stream, struct dev_pool *pool,
     return worker;
 }
 
-/* Spins until *counter passes `seen`; false when it gave up. */
+/* Looks for a short time whether *counter has passed `seen`. */
 static bool spin_past(struct dev_pool *pool, const _Atomic int64_t *counter, int64_t seen)
 {
+    struct pool_spin spin;
     bool passed = false;
-    if (!pool_may_spin(pool))
-        return false;
-    pool_begin_work(pool);
-    double give_up_s = timing_now_s() + SPIN_S;
-    for (int turn = 1; !passed; turn++) {
-        pool_relax();
+    pool_spin_begin(&spin, pool, SPIN_S);
+    while (!passed && pool_spin_goes_on(&spin))
         passed = atomic_load_explicit(counter, memory_order_acquire) > seen;
-        if (turn % 32 == 0 && timing_now_s() > give_up_s)
-            break;
-    }
-    pool_end_work(pool);
+    pool_spin_end(&spin);
     return passed;
 }
 

@@ -57,8 +57,7 @@ static inline uint64_t next_random(uint64_t *state)
     return *state >> 33;
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------
- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 /* to[i] = from[i] + amount, after a sleep. */
 struct shift_args {

@@ -65,8 +65,7 @@ static void run_ranks(
     dev_pool_free(config.device.pool);
 }
 
-/* ---- each collective ----------------------------------------------------------------------------
- */
+/* ---- each collective ------------------------------------------------------------------------- */
 
 static int all_to_all(struct rank *rank, void *context)
 {
@@ -218,8 +217,7 @@ static int barrier(struct rank *rank, void *context)
     return 0;
 }
 
-/* ---- random patterns ----------------------------------------------------------------------------
- */
+/* ---- random patterns ------------------------------------------------------------------------- */
 
 enum { ROUNDS = 200, LANES = 3, MOST_PARTS = 3, MOST_BYTES = 3000 };
 
@@ -312,8 +310,7 @@ static int random_patterns(struct rank *rank, void *context)
     return 0;
 }
 
-/* ---- pacing -------------------------------------------------------------------------------------
- */
+/* ---- pacing ---------------------------------------------------------------------------------- */
 
 /* Two exchanges of 2 MB at 100 MB/s, at the same time on two communicators, share the links. */
 static int paced(struct rank *rank, void *context)

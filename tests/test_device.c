@@ -1,10 +1,17 @@
 /* One rank's device: memory and its accounts, streams and events, copies, launches, failures. */
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include "tests/device_case.h"
 
 static const struct dev_config plain = {.kind = DEV_CPU, .rank = 3};
 
-/* ---- memory -------------------------------------------------------------------------------------
- */
+static bool mapping_works(size_t bytes)
+{
+    void *mapping = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return mapping != MAP_FAILED && !munmap(mapping, bytes);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static void test_accounts(void)
 {
@@ -125,8 +132,34 @@ static void test_limit(void)
     close_case(&it);
 }
 
-/* ---- what must fail -----------------------------------------------------------------------------
- */
+/* Where addresses are scarce, arenas are small, but there is room for many. */
+static void test_limited_address_space(void)
+{
+    enum { DEVICES = 8 };
+    struct rlimit unlimited, limited;
+    struct device_case it[DEVICES];
+    getrlimit(RLIMIT_AS, &unlimited);
+    limited = unlimited;
+    limited.rlim_cur = (rlim_t)3 << 30;
+    if (setrlimit(RLIMIT_AS, &limited) || !mapping_works((size_t)2 << 30)) {
+        setrlimit(RLIMIT_AS, &unlimited);
+        tap_skip("the sanitizer needs the addresses", "a limited address space");
+        return;
+    }
+    int works = 0;
+    for (int i = 0; i < DEVICES; i++) {
+        it[i] = open_case(plain, 1);
+        char *a = dev_alloc(it[i].dev, (int64_t)50 << 20, LIVE_INPUT, "a");
+        dev_fill(dev_main_stream(it[i].dev), a, i, 1000);
+        works += dev_sync(it[i].dev) == DEV_OK && a[999] == i;
+    }
+    setrlimit(RLIMIT_AS, &unlimited);
+    tap_ok(works == DEVICES, "eight devices work in 3 GiB of addresses");
+    for (int i = 0; i < DEVICES; i++)
+        close_case(&it[i]);
+}
+
+/* ---- what must fail -------------------------------------------------------------------------- */
 
 static void free_twice(struct device *dev)
 {
@@ -339,8 +372,7 @@ static void test_configurations(void)
     dev_pool_free(pool);
 }
 
-/* ---- streams, events, copies --------------------------------------------------------------------
- */
+/* ---- streams, events, copies ----------------------------------------------------------------- */
 
 /* Two streams hand a value to and fro; every hand-over doubles or adds, so that order shows. */
 static void test_events(void)
@@ -456,8 +488,7 @@ static void test_foreign_event(void)
     close_case(&b);
 }
 
-/* ---- traces -------------------------------------------------------------------------------------
- */
+/* ---- traces ---------------------------------------------------------------------------------- */
 
 static void test_trace(void)
 {
@@ -494,6 +525,7 @@ int main(void)
     test_reuse();
     test_random_blocks();
     test_limit();
+    test_limited_address_space();
     test_faults();
     test_sticky_failure();
     test_null_streams();

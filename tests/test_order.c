@@ -32,8 +32,7 @@ static void shift(struct stream *stream, int32_t *to, const int32_t *from)
     launch_shift(stream, (struct shift_args){from, to, COUNT, 1, 0});
 }
 
-/* ---- planted faults -----------------------------------------------------------------------------
- */
+/* ---- planted faults -------------------------------------------------------------------------- */
 
 static void two_writers(struct scene *it)
 {
@@ -224,8 +223,7 @@ static void test_planted_faults(void)
     }
 }
 
-/* ---- correct programs ---------------------------------------------------------------------------
- */
+/* ---- correct programs ------------------------------------------------------------------------ */
 
 /* Buckets through two slots on three streams, as an offloaded optimizer runs them. */
 static void two_slots(struct scene *it)
@@ -345,8 +343,7 @@ static void test_reader_after_event(void)
     close_case(&it);
 }
 
-/* ---- exchanges ----------------------------------------------------------------------------------
- */
+/* ---- exchanges ------------------------------------------------------------------------------- */
 
 static int exchange_in_order(struct rank *rank, void *context)
 {
@@ -374,8 +371,7 @@ static void test_exchanges(void)
         "caught: what is received is used before the exchange is done");
 }
 
-/* ---- random programs against an oracle ----------------------------------------------------------
- */
+/* ---- random programs against an oracle ------------------------------------------------------- */
 
 enum { STREAMS = 4, STEPS = 48, PROGRAMS = 1500 };
 

@@ -4,8 +4,7 @@
 #include "probe/host.h"
 #include "tests/device_case.h"
 
-/* ---- parts --------------------------------------------------------------------------------------
- */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
 enum { MOST_PARTS = 300 };
 
@@ -84,8 +83,7 @@ static void test_many_small_runs(void)
     dev_pool_free(pool);
 }
 
-/* ---- at most `threads` at a time ----------------------------------------------------------------
- */
+/* ---- at most `threads` at a time ------------------------------------------------------------- */
 
 enum { RANKS = 4, STREAMS = 3, LAUNCHES = 25 };
 
@@ -178,6 +176,7 @@ enum { SPIN_PARTS = 16 };
 /* Pure arithmetic: about `rounds` times a dozen cycles. */
 struct spin {
     int64_t rounds;
+    double best_s;                    /* of one run */
     uint64_t results[SPIN_PARTS * 8]; /* a cache line each */
 };
 
@@ -192,15 +191,13 @@ static void spin_part(void *context, int index, int parts)
 
 static void spin_body(void *context, const struct dev_team *team)
 {
-    for (int i = 0; i < 10; i++)
-        team_run(team, SPIN_PARTS, spin_part, context);
-}
-
-static double time_width(struct dev_pool *pool, int width, struct spin *spin)
-{
-    double begin_s = timing_now_s();
-    dev_pool_run(pool, width, spin_body, spin);
-    return (timing_now_s() - begin_s) / 10;
+    struct spin *spin = context;
+    for (int i = 0; i < 10; i++) {
+        double begin_s = timing_now_s();
+        team_run(team, SPIN_PARTS, spin_part, spin);
+        double seconds = timing_now_s() - begin_s;
+        spin->best_s = seconds < spin->best_s ? seconds : spin->best_s;
+    }
 }
 
 static void test_scaling(void)
@@ -210,18 +207,19 @@ static void test_scaling(void)
         return;
     }
     struct dev_pool *pool = dev_pool_create(2);
-    struct spin spin = {.rounds = 200000};
-    double best = 0, alone_s = 0;
+    /* The best of many: others may use the cores. */
+    struct spin one = {.rounds = 200000, .best_s = 1e9}, two = one;
     double give_up_s = timing_now_s() + 4;
-    while (best < 1.7 && timing_now_s() < give_up_s) {
-        double one_s = time_width(pool, 1, &spin), two_s = time_width(pool, 2, &spin);
-        if (one_s / two_s > best) {
-            best = one_s / two_s;
-            alone_s = one_s;
-        }
+    while (one.best_s / two.best_s < 1.8 && timing_now_s() < give_up_s) {
+        dev_pool_run(pool, 1, spin_body, &one);
+        dev_pool_run(pool, 2, spin_body, &two);
     }
-    tap_ok(
-        best > 1.5, "two threads run a kernel of %.0f us %.2f times as fast", alone_s * 1e6, best);
+    double ratio = one.best_s / two.best_s, load = 0;
+    if (ratio <= 1.5 && getloadavg(&load, 1) == 1 && load > 2 * host_cpus())
+        tap_skip("the cores are busy with other work", "a second thread speeds up short kernels");
+    else
+        tap_ok(ratio > 1.5, "two threads run a kernel of %.0f us %.2f times as fast",
+            one.best_s * 1e6, ratio);
     dev_pool_free(pool);
 }
 

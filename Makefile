@@ -36,7 +36,7 @@ endif
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SUFFIXES:
-.PHONY: all lib programs tests check check-full cuda bench-peers install deps format format-check
+.PHONY: all lib programs tests peers check check-full cuda bench-peers install deps format format-check
 .PHONY: showconfig reconfigure clean help FORCE
 all: programs
 
@@ -208,6 +208,7 @@ endif
 lib: $(LIB)
 programs: $(BIN)
 tests: $(TESTS)
+peers: $(if $(OPENBLAS_LIBS),$(PEERS))
 
 RUN_TESTS = BUILDDIR='$(B)' CC='$(CC)' $(if $(PROVE),prove,$(error prove not found (Debian: perl); run 'make deps')) \
 	-e '' $(PROVE_FLAGS)

@@ -256,8 +256,8 @@ enum { TILES, ONCE, LOADS, EXCESS, GATE, NAIVE, SAME, PROPERTIES };
 
 static const char *const property_names[PROPERTIES] = {"segments tile every expert",
     "an (expert, rank) pair occurs at most once, an owner first",
-    "loads are the sums of segments, native loads those of counts, and transfers the pairs apart "
-    "from home",
+    ("loads are the sums of segments, native loads those of counts, and transfers the pairs apart "
+     "from home"),
     "the excess over the soft cap is reported", "the gate holds below lambda and only there",
     "the plan is that of a planner written straight from the rules",
     "the same counts give the same plan"};

@@ -45,6 +45,7 @@ static const struct group groups[] = {
     {"exp and log, AVX2", ISA_AVX2, NULL, peers_math_avx2},
     {"vocabulary", ISA_COUNT, NULL, peers_vocab},
     {"optimizer", ISA_COUNT, NULL, peers_adamw},
+    {"dispatch", ISA_COUNT, NULL, peers_moe},
 };
 enum { GROUP_COUNT = sizeof groups / sizeof *groups };
 

@@ -28,7 +28,7 @@ enum {
     MOST_ROUNDED_ROWS = 12 * ROWS_MULTIPLE, /* where the block lies in scratch */
     FEWEST_ROWS = 3 * ROWS_MULTIPLE,
     MOST_COLUMNS = 1024,
-    MOST_ROUNDED_COLUMNS = 512,
+    MOST_ROUNDED_COLUMNS = 1024,
     FEWEST_COLUMNS = 128,
     BLOCKS_PER_THREAD = 4, /* so that the last one to finish keeps the others waiting briefly */
     SCRATCH_PAD = 16,      /* keeps rows of a block from meeting in one set of the cache */

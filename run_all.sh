@@ -16,7 +16,7 @@ Builds, runs the gates, measures, and sets the papers' claims beside our figures
   --full           also BF16, more ranks, and 5 launches of every case (for bin/compare)
   --tier NAME      tiny, small, medium or large, whatever the machine is
   --gates NAME     none, smoke or all; default smoke with --quick, else all
-  --only FAMILY    one family alone: vocab or optimizer
+  --only FAMILY    one family alone: vocab, dispatch or optimizer
   --device NAME    cpu or cuda; default cpu
   --help           this page
 
@@ -46,7 +46,7 @@ refuse()
 
 command_line=("$0" "$@")
 mode=default tier='' gates='' only='' device=cpu
-families=(vocab optimizer)
+families=(vocab dispatch optimizer)
 
 # take_value OPTION VALUE...: sets `value`.
 take_value()
@@ -258,7 +258,7 @@ shown()
 # ---- build and gates ---------------------------------------------------------------------------------
 
 # One test of each room: minutes less than all of them.
-smoke=(memory timing record device comm options report compare vocab_order vocab adamw)
+smoke=(memory timing record device comm options report compare vocab_order vocab moe_route moe_schedules adamw)
 
 run_gates()
 {
@@ -311,6 +311,48 @@ plan_vocab()
         --tokens '16K,32K' --hidden 7168 --vocab 200000 --pass both \
         --json "$run/records/vocab-plan.jsonl"
     cp "$run/logs/vocab-plan.log" "$run/tables/vocab-plan.txt"
+}
+
+# ---- dispatch ----------------------------------------------------------------------------------------
+
+# Ranks, tokens per rank, widths, experts, slots and the token budget of a chunk.
+dispatch_shape()
+{
+    case $tier in
+    tiny) echo --ranks 8 --tokens 256 --hidden 128 --ffn 128 --experts 32 --topk 4 --chunk-budget 64 ;;
+    small) echo --ranks 8 --tokens 512 --hidden 256 --ffn 256 --experts 32 --topk 4 --chunk-budget 128 ;;
+    medium) echo --ranks 8 --tokens 2048 --hidden 1024 --ffn 512 --experts 64 --topk 8 --chunk-budget 256 ;;
+    large) echo --ranks 8 --tokens 8192 --hidden 2048 --ffn 1024 --experts 128 --topk 8 --chunk-budget 1024 ;;
+    esac
+}
+
+measure_dispatch()
+{
+    local shape=() launch limits=() routing='balanced,95/16,30/4'
+    local dispatch=("$build/bin/dispatch" --device "$device" --impl all)
+    read -r -a shape <<<"$(dispatch_shape)"
+    [ "$mode" != quick ] || limits=(--iters 2) routing='balanced,80/16'
+    for ((launch = 1; launch <= launches; launch++)); do
+        echo
+        shown "dispatch, launch $launch" "tables/dispatch-$launch.txt" "${dispatch[@]}" "${shape[@]}" \
+            --routing "$routing" --min-gemm 64 "${limits[@]}" --json "$run/records/dispatch.jsonl"
+    done
+    # Whole numbers: every schedule, whatever its order, must give the same bits.
+    echo
+    shown 'dispatch, whole numbers' tables/dispatch-integers.txt "${dispatch[@]}" --ranks 4 \
+        --tokens 64 --hidden 64 --ffn 64 --experts 16 --topk 2 --routing 'uniform,burst' \
+        --data integers --activation relu --min-gemm 8 --chunk-budget 16 --iters 2 \
+        --json "$run/records/dispatch.jsonl"
+}
+
+# Plans at the paper's shapes are replayed: nothing is moved.
+plan_dispatch()
+{
+    local table
+    for table in table_07 table_08; do
+        BUILDDIR=$build quiet "${table/_/ }" "$table" "bench/tables/$table.sh" &&
+            cp "$run/logs/$table.log" "$run/tables/$table.txt"
+    done
 }
 
 # ---- optimizer ---------------------------------------------------------------------------------------
@@ -367,6 +409,10 @@ run_gates
 if wanted vocab; then
     plan_vocab
     measure_vocab
+fi
+if wanted dispatch; then
+    plan_dispatch
+    measure_dispatch
 fi
 if wanted optimizer; then
     plan_optimizer

@@ -5,6 +5,7 @@ set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/bin" "$folder/build/bin"
+built=$(cd "${BUILDDIR:-build}" && pwd)
 export RUNS=$folder/runs BUILDDIR=$folder/build PATH=$folder/bin:$PATH
 count=0
 
@@ -66,6 +67,16 @@ done
 echo 'a line of the table'
 END
 
+program "$folder/build/bin/dispatch" <<'END'
+while [ $# -gt 0 ]; do
+    [ "$1" != --json ] || echo '{"schema":1}' >>"$2"
+    shift
+done
+echo 'a line of the table'
+END
+# Tables 7 and 8 replay plans; this one does so too.
+ln -s "$built/bin/replay" "$folder/build/bin/replay"
+
 # gives STATUS WORDS NAME COMMAND...
 gives()
 {
@@ -80,7 +91,7 @@ gives()
 
 gives 2 "got 'huge', allowed tiny, small, medium, large" 'a tier that is not there' \
     ./run_all.sh --tier huge
-gives 2 "got 'x', allowed vocab, optimizer" 'a family that is not there' ./run_all.sh --only=x
+gives 2 "got 'x', allowed vocab, dispatch, optimizer" 'a family that is not there' ./run_all.sh --only=x
 gives 2 'unknown option --fast' 'an unknown option' ./run_all.sh --fast
 gives 2 'value missing' 'a value that is missing' ./run_all.sh --gates
 gives 2 'give one of them' 'two modes' ./run_all.sh --quick --full

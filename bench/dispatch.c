@@ -102,6 +102,10 @@ static int problem_open(struct program_state *p, struct problem *problem)
         return options_refuse(p->options, "data", "got integers, allowed with --activation relu");
     if (moe_routing_parse(&problem->routing, line->routing, error, sizeof error))
         return options_refuse(p->options, "routing", "%s", error);
+    if (problem->routing.profile == MOE_TRACE &&
+        (options_given(p->options, "tokens") || uneven->count))
+        return options_refuse(p->options, uneven->count ? "tokens-per-rank" : "tokens",
+            "has no effect on %s: a trace brings its own tokens", line->routing);
     if (moe_routing_topk(&problem->routing)) {
         if (options_given(p->options, "topk") && topk != moe_routing_topk(&problem->routing))
             return options_refuse(p->options, "topk", "got %d, allowed %d (the trace's)", topk,

@@ -64,7 +64,7 @@ static void activation_cost(const void *launched, struct kernel_cost *cost)
     double count = (double)args->count, element_bytes = (double)dtype_bytes(args->type);
     *cost = (struct kernel_cost){
         .flops = count * (args->g ? EXP_FLOPS + 5 : 1),
-        .bytes = count * element_bytes * (args->g ? 3 : 2),
+        .bytes = count * element_bytes * (args->g && args->u ? 3 : 2),
         .rate = DEV_RATE_F32,
     };
 }
@@ -73,7 +73,7 @@ static int activation_access(const void *launched, struct dev_access *ranges)
 {
     const struct expert_activation_args *args = launched;
     int64_t bytes = args->count * dtype_bytes(args->type);
-    int count = add_access(ranges, 0, args->u, bytes, false);
+    int count = add_access(ranges, 0, args->u, args->u ? bytes : 0, false);
     count = add_access(ranges, count, args->g, args->g ? bytes : 0, false);
     return add_access(ranges, count, args->a, bytes, true);
 }

@@ -100,7 +100,8 @@ int64_t expert_matmul_scratch_bytes(void);
 /* ---- activation -------------------------------------------------------------------------------
  * Elementwise over `count` elements. An output may be the very array of an input. */
 
-/* a = (g * sigmoid(g)) * u; where g is NULL, ReLU: a = arith_max(u, 0). */
+/* a = (g * sigmoid(g)) * u; where u is NULL, a = g * sigmoid(g); where g is NULL, ReLU:
+ * a = arith_max(u, 0). */
 struct expert_activation_args {
     int64_t count;
     enum dtype type;

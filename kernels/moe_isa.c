@@ -59,16 +59,26 @@ ARITH void swiglu_block(const float *restrict g, const float *restrict u, float 
         a[i] = arith_silu(g[i]) * u[i];
 }
 
+ARITH void silu_block(const float *restrict g, float *restrict a)
+{
+    for (int64_t i = 0; i < BLOCK; i++)
+        a[i] = arith_silu(g[i]);
+}
+
 static void activation(const void *launched, int64_t begin, int64_t end)
 {
     const struct expert_activation_args *args = launched;
     float g[BLOCK] = {0}, u[BLOCK] = {0}, a[BLOCK];
     for (int64_t at = begin; at < end; at += BLOCK) {
         int64_t count = least(BLOCK, end - at);
-        load(args->type, args->u, at, count, u);
-        if (args->g) {
+        if (args->u)
+            load(args->type, args->u, at, count, u);
+        if (args->g)
             load(args->type, args->g, at, count, g);
+        if (args->g && args->u) {
             swiglu_block(g, u, a);
+        } else if (args->g) {
+            silu_block(g, a);
         } else {
             for (int64_t i = 0; i < BLOCK; i++)
                 a[i] = arith_max(u[i], 0.0f);

@@ -112,7 +112,7 @@ static void gradient(const struct work *w, int64_t m, int64_t n, const void *a, 
 /* ---- passes -----------------------------------------------------------------------------------
  */
 
-void moe_experts_forward(const struct moe_layer *layer, const struct moe_lent *lent,
+void moe_experts_activate(const struct moe_layer *layer, const struct moe_lent *lent,
     struct stream *stream, int64_t chunk, const void *x, const struct moe_hidden *hidden)
 {
     struct work w = work_of(layer, lent, stream, chunk);
@@ -129,8 +129,23 @@ void moe_experts_forward(const struct moe_layer *layer, const struct moe_lent *l
                                   .g = hidden->gate,
                                   .u = hidden->up,
                                   .a = hidden->act});
-    multiply(&w, GEMM_NT, hidden_width, ffn, hidden->act, matrices(&w, m->down, lent->down),
-        hidden->out);
+}
+
+void moe_experts_output(const struct moe_layer *layer, const struct moe_lent *lent,
+    struct stream *stream, int64_t chunk, const struct moe_hidden *hidden)
+{
+    struct work w = work_of(layer, lent, stream, chunk);
+    const struct moe *m = layer->m;
+    if (w.rows)
+        multiply(&w, GEMM_NT, m->shape.hidden, m->shape.ffn, hidden->act,
+            matrices(&w, m->down, lent->down), hidden->out);
+}
+
+void moe_experts_forward(const struct moe_layer *layer, const struct moe_lent *lent,
+    struct stream *stream, int64_t chunk, const void *x, const struct moe_hidden *hidden)
+{
+    moe_experts_activate(layer, lent, stream, chunk, x, hidden);
+    moe_experts_output(layer, lent, stream, chunk, hidden);
 }
 
 /* dx = chain over F of dg * Wgate, continued with du * Wup; for ReLU of du * Wup. */

@@ -17,9 +17,13 @@ void moe_hidden_alloc(const struct moe *m, int64_t rows, bool backward, struct m
 void moe_hidden_free(const struct moe *m, struct moe_hidden *hidden);
 int64_t moe_hidden_bytes(const struct moe_shape *shape, int64_t rows, bool backward);
 
-/* The chunk's rows x -> out: gate, up, activation, down. */
+/* The chunk's rows x -> out: gate, up, activation, down; its two halves: x -> act, act -> out. */
 void moe_experts_forward(const struct moe_layer *layer, const struct moe_lent *lent,
     struct stream *stream, int64_t chunk, const void *x, const struct moe_hidden *hidden);
+void moe_experts_activate(const struct moe_layer *layer, const struct moe_lent *lent,
+    struct stream *stream, int64_t chunk, const void *x, const struct moe_hidden *hidden);
+void moe_experts_output(const struct moe_layer *layer, const struct moe_lent *lent,
+    struct stream *stream, int64_t chunk, const struct moe_hidden *hidden);
 
 /* From x, what forward left in `hidden` (act on its own), dy and the rows' router weights: dw, the
  * weight gradients, and dx, which takes dy's place. act is lost, gate and up become their

@@ -397,19 +397,38 @@ static int64_t activation_faults(
     return faults;
 }
 
+static int64_t silu_faults(struct dev_pool *pool, enum dtype type, int64_t count, bool in_place)
+{
+    struct array g = array_of(type, count, 1), a = array_of(type, count, 4);
+    add_specials(&g, 0);
+    struct array *out = in_place ? &g : &a;
+    struct array want = copy_of(out);
+    struct expert_activation_args args = {count, type, g.values, NULL, out->values};
+    for (int64_t i = 0; i < count; i++)
+        set(&want, i, get(&g, i) * arith_sigmoid(get(&g, i)));
+    struct launch launch = {pool, &kernel_expert_activation, &args, {out}, {&want}};
+    int64_t faults = run_everywhere(&launch);
+    release((struct array *[]){&g, &a, &want}, 3);
+    return faults;
+}
+
 static void test_activation(struct dev_pool *pool)
 {
     static const int64_t counts[] = {0, 1, 511, 1025, 40001};
-    int64_t swiglu = 0, relu = 0;
+    int64_t swiglu = 0, relu = 0, silu = 0;
     for (int c = 0; c < 5; c++)
-        for (int type = 0; type < 2; type++)
+        for (int type = 0; type < 2; type++) {
             for (int way = 0; way < 3; way++) {
                 swiglu += activation_faults(pool, type, counts[c], false, way);
                 if (way < 2)
                     relu += activation_faults(pool, type, counts[c], true, way);
             }
+            for (int in_place = 0; in_place < 2; in_place++)
+                silu += silu_faults(pool, type, counts[c], in_place);
+        }
     tap_ok(!swiglu, "SwiGLU and its backward, apart and in place");
     tap_ok(!relu, "ReLU and its backward, apart and in place; the gate is not touched");
+    tap_ok(!silu, "silu alone, apart and in place");
 }
 
 /* ---- combine ------------------------------------------------------------------------------ */

@@ -77,7 +77,7 @@ static bool takes(int impl, const char *option)
     if (!strcmp(option, "message-gbps") || !strcmp(option, "dump"))
         return true;
     if (!strcmp(option, "streams"))
-        option = "chunk-count"; /* a schedule without chunks has one stream */
+        option = "chunks"; /* all others have one stream */
     snprintf(word, sizeof word, " %s ", option);
     return strstr(moe_impls[impl]->options, word) != NULL;
 }

@@ -5,6 +5,10 @@
 
 const struct moe_impl *const moe_impls[] = {
     &moe_llep,
+    &moe_alltoall,
+    &moe_alltoall_ckpt,
+    &moe_alltoall_dedup,
+    &moe_chunked,
     &moe_pipelined_llep,
     NULL,
 };

@@ -111,7 +111,8 @@ struct moe_impl {
         struct moe_order *out);
 };
 
-extern const struct moe_impl moe_llep, moe_pipelined_llep;
+extern const struct moe_impl moe_llep, moe_alltoall, moe_alltoall_ckpt, moe_alltoall_dedup,
+    moe_chunked, moe_pipelined_llep;
 
 extern const struct moe_impl *const moe_impls[]; /* NULL-terminated; the baseline first */
 

@@ -308,6 +308,9 @@ static void check_between(const struct moe *m, const struct on_rank *on, int64_t
     if (on->run->keeps_nothing && (live != resident_bytes + y_bytes || pinned || m->state))
         dev_fail(m->dev, DEV_FAILED, "%lld bytes survive forward beside Y, %lld pinned",
             (long long)(live - resident_bytes - y_bytes), (long long)pinned);
+    if (on->run->kept_bytes && live - resident_bytes - y_bytes != on->run->kept_bytes[m->rank])
+        dev_fail(m->dev, DEV_FAILED, "%lld bytes survive forward beside Y, expected %lld",
+            (long long)(live - resident_bytes - y_bytes), (long long)on->run->kept_bytes[m->rank]);
 }
 
 /* Both passes, with what is live between them. */

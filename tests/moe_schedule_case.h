@@ -47,7 +47,8 @@ struct moe_case_run {
     const struct moe_impl *impl;
     struct moe_options options;
     bool forward_only;
-    bool keeps_nothing; /* between the passes only Y is live */
+    bool keeps_nothing;        /* between the passes only Y is live */
+    const int64_t *kept_bytes; /* [ranks], live between the passes beside Y; or NULL */
     bool no_order_check;
     bool serial_streams;
     int64_t device_limit_bytes; /* 0 = none */

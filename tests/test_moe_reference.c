@@ -110,6 +110,33 @@ static void test_zeros(void)
     moe_problem_free(&p);
 }
 
+/* A token's only product underflows to -0, which is its whole sum: nothing is added to it. */
+static void test_negative_zero(void)
+{
+    char error[256];
+    struct ref_moe_problem p = moe_problem_of(&small_f32);
+    struct ref_moe_result got = moe_result_of(&p), want = moe_result_of(&p);
+    struct moe_order order;
+    int32_t *idx = (int32_t *)(uintptr_t)p.idx;
+    for (int slot = 0; slot < p.topk; slot++)
+        idx[4 * p.topk + slot] = slot ? MOE_EMPTY : 0;
+    ((float *)(uintptr_t)p.weight)[4 * p.topk] = 1e-45f;
+    if (moe_order_init(&order, p.tokens, p.topk, p.experts, idx) ||
+        moe_order_list_combine(&order, idx))
+        abort();
+    for (int64_t i = 4 * p.hidden; i < 5 * p.hidden; i++)
+        ((float *)(uintptr_t)p.x)[i] *= 0.01f; /* every |e| below 1/2 */
+    bool ran = !ref_moe(&p, NULL, &got, error, sizeof error), negative = false;
+    moe_naive(&p, &order, &want);
+    for (int64_t h = 4 * p.hidden; h < 5 * p.hidden; h++)
+        negative = negative || f32_bits(((float *)got.y)[h]) == 0x80000000u;
+    tap_ok(ran && negative && results_equal(&p, &got, &want), "a sum of -0 alone stays -0");
+    moe_order_free(&order);
+    moe_result_free(&got);
+    moe_result_free(&want);
+    moe_problem_free(&p);
+}
+
 /* Outputs left out change nothing in the others. */
 static void test_parts(void)
 {
@@ -387,6 +414,30 @@ static void test_specials(void)
     tap_ok(nan_seen && known_seen, "NaN is told where it is sure, and large inputs keep bounds");
 }
 
+/* A chain that leaves FP32's range and whose true value is near 0. */
+static void test_overflow(void)
+{
+    char error[256];
+    struct ref_moe_problem p = moe_problem_of(&small_relu);
+    struct ref_moe_result r = moe_result_of(&p);
+    struct ref_moe_f64 f = f64_of(&p);
+    int32_t *idx = (int32_t *)(uintptr_t)p.idx;
+    double share;
+    idx[3 * p.topk] = 0;
+    for (int h = 0; h < 4; h++) {
+        ((float *)(uintptr_t)p.x)[3 * p.hidden + h] = h < 2 ? 3e38f : -3e38f;
+        ((float *)(uintptr_t)p.up)[5 * p.hidden + h] = 1.0f;
+    }
+    bool ran =
+        !ref_moe_f64(&p, &f, error, sizeof error) && !ref_moe(&p, NULL, &r, error, sizeof error);
+    tap_ok(ran && !isfinite(((float *)r.y)[3 * p.hidden]) && within(&p, &r, &f, &share) == ALL &&
+               isinf(f.y_bound[3 * p.hidden]),
+        "nothing is said of a chain that may overflow on its way");
+    f64_free(&f);
+    moe_result_free(&r);
+    moe_problem_free(&p);
+}
+
 /* ---- exact inputs ------------------------------------------------------------------------- */
 
 static void test_exact(void)
@@ -479,12 +530,14 @@ int main(void)
 {
     test_definition();
     test_zeros();
+    test_negative_zero();
     test_parts();
     test_sample();
     test_order_faults();
     test_default_or_not();
     test_bounds();
     test_specials();
+    test_overflow();
     test_exact();
     test_kept();
     return tap_done();

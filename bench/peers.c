@@ -44,8 +44,9 @@ static const struct group groups[] = {
     {"exp and log, AVX-512", ISA_AVX512, NULL, peers_math_avx512},
     {"exp and log, AVX2", ISA_AVX2, NULL, peers_math_avx2},
     {"vocabulary", ISA_COUNT, NULL, peers_vocab},
-    {"optimizer", ISA_COUNT, NULL, peers_adamw},
     {"dispatch", ISA_COUNT, NULL, peers_moe},
+    {"AdamW", ISA_COUNT, NULL, peers_adamw},
+    {"optimizer", ISA_COUNT, NULL, peers_offload},
 };
 enum { GROUP_COUNT = sizeof groups / sizeof *groups };
 

@@ -50,5 +50,6 @@ int peers_gemm_avx2(struct peers *peers);
 int peers_vocab(struct peers *peers);
 int peers_adamw(struct peers *peers);
 int peers_moe(struct peers *peers);
+int peers_offload(struct peers *peers);
 int peers_math_avx512(struct peers *peers);
 int peers_math_avx2(struct peers *peers);

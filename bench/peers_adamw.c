@@ -214,6 +214,7 @@ static int triad_bars(struct peers *peers)
 #define PACE 0.25e9 /* bytes a second of each direction: far below what memory gives */
 #define PACED_BUCKETS 8
 #define FREE_BUCKETS 64
+#define SAMPLES 5 /* of a step that is not paced */
 
 /* One implementation ready to run. */
 struct step {
@@ -241,41 +242,58 @@ static void predict(struct step *step, const struct overlap *overlap)
     step->predicted_s = adamw_stream_s(&stages);
 }
 
-/* Three steps; the seconds of the last one, from its first operation to its last. */
+/* Runs the implementation over seeded inputs. Returns seconds, or 0 with step->fault. With a pace:
+ * of the last of three steps, from its first operation to its last, and step->predicted_s for it.
+ * Without: the median of SAMPLES timed steps. */
+static double run_step(struct step *step, const struct adamw_inputs *inputs, struct trace *trace,
+    struct case_result *result)
+{
+    const struct timing_protocol protocol = {
+        .warmup = 2, .min_samples = SAMPLES, .max_samples = SAMPLES, .max_time_s = 60};
+    struct adamw_options options = step_options;
+    struct ranks_config ranks = step->ranks;
+    struct adamw_run run = {.impl = step->impl,
+        .options = &options,
+        .inputs = inputs,
+        .ranks = &ranks,
+        .steps = 3,
+        .first_step = 1,
+        .timed = !trace,
+        .protocol = &protocol};
+    struct timing_summary summary = {0};
+    struct overlap overlap = {0};
+    options.slots = step->slots;
+    ranks.device.trace = trace;
+    ranks.device.h2d_bytes_per_s = ranks.device.d2h_bytes_per_s = step->pace;
+    if (adamw_run(&run, result))
+        snprintf(step->fault, sizeof step->fault, "%.250s", run.failure.message);
+    else if (!trace)
+        timing_summarise(result->time.samples_s, result->time.count, &summary);
+    else if (overlap_measure(trace, 0, NULL, &overlap) == 0)
+        predict(step, &overlap);
+    adamw_run_free(&run);
+    return trace ? overlap.elapsed_s : summary.median_s;
+}
+
 static double step_seconds(void *context)
 {
     struct step *step = context;
     const struct adamw_tensor tensor = {"parameters", step->params, ADAMW_DECAY};
-    struct adamw_options options = step_options;
     struct adamw_inputs inputs;
     struct case_result result;
-    struct overlap overlap = {0};
-    struct trace *trace = trace_create();
-    struct ranks_config ranks = step->ranks;
-    struct adamw_run run = {.impl = step->impl,
-        .options = &options,
-        .inputs = &inputs,
-        .ranks = &ranks,
-        .steps = 3,
-        .first_step = 1};
-    options.slots = step->slots;
-    ranks.device.trace = trace;
-    ranks.device.h2d_bytes_per_s = ranks.device.d2h_bytes_per_s = step->pace;
+    struct trace *trace = step->pace > 0 ? trace_create() : NULL;
+    double seconds = 0;
     snprintf(step->fault, sizeof step->fault, "no memory");
-    if (trace && adamw_inputs_seeded(&inputs, &tensor, 1, 1, 1, 1) == 0) {
+    if ((trace || !(step->pace > 0)) && adamw_inputs_seeded(&inputs, &tensor, 1, 1, 1, 1) == 0) {
         if (case_result_init(&result, 1) == 0) {
             *step->fault = 0;
-            if (adamw_run(&run, &result))
-                snprintf(step->fault, sizeof step->fault, "%.250s", run.failure.message);
-            else if (overlap_measure(trace, 0, NULL, &overlap) == 0 && step->pace > 0)
-                predict(step, &overlap);
-            adamw_run_free(&run);
+            seconds = run_step(step, &inputs, trace, &result);
             case_result_free(&result);
         }
         adamw_inputs_free(&inputs);
     }
     trace_free(trace);
-    return overlap.elapsed_s;
+    return seconds;
 }
 
 static double predicted_seconds(void *context)
@@ -300,18 +318,21 @@ static void step_bar(struct peers *peers, const char *name, const struct peers_c
         }
 }
 
-static struct ranks_config step_ranks(const struct peers *peers)
+static struct ranks_config step_ranks(const struct peers *peers, int threads)
 {
-    return (struct ranks_config){.count = 1,
-        .device = {.kind = DEV_CPU, .pool = peers->pool, .kernel_threads = peers->cpu_count}};
+    return (struct ranks_config){
+        .count = 1, .device = {.kind = DEV_CPU, .pool = peers->pool, .kernel_threads = threads}};
 }
 
-static void overlap_bar(struct peers *peers)
+/* The update on one thread, beside which the copies have a core, or on both. */
+static void overlap_bar(struct peers *peers, int threads)
 {
-    const char *name = "offload-stream, 2 slots / staged";
-    struct ranks_config ranks = step_ranks(peers);
+    char name[64];
+    struct ranks_config ranks = step_ranks(peers, threads);
     struct step stream = {&adamw_offload_stream, 2, FREE_BUCKETS * BUCKET, 0, ranks, 0, ""};
     struct step staged = {&adamw_staged, 1, FREE_BUCKETS * BUCKET, 0, ranks, 0, ""};
+    snprintf(
+        name, sizeof name, "offload-stream / staged, %d thread%s", threads, threads > 1 ? "s" : "");
     if (peers->cpu_count < 2) {
         peers_skip(peers, name, "needs two cores: copies run beside the update");
         return;
@@ -327,7 +348,7 @@ static void overlap_bar(struct peers *peers)
 static void paced_bars(struct peers *peers, int slots, const char *slower, const char *faster)
 {
     struct step step = {
-        &adamw_offload_stream, slots, PACED_BUCKETS * BUCKET, PACE, step_ranks(peers), 0, ""};
+        &adamw_offload_stream, slots, PACED_BUCKETS * BUCKET, PACE, step_ranks(peers, 1), 0, ""};
     struct peers_contestant measured = {
         .name = "measured", .seconds = step_seconds, .context = &step};
     struct peers_contestant predicted = {
@@ -341,11 +362,15 @@ int peers_adamw(struct peers *peers)
 {
     printf("# AdamW on %lld parameters, 30 bytes each; triads of as many counted bytes\n",
         (long long)PARAMS);
-    if (triad_bars(peers))
-        return -1;
-    printf("# steps in buckets of %lldK parameters; paced at %.2f GB/s each way\n",
+    return triad_bars(peers);
+}
+
+int peers_offload(struct peers *peers)
+{
+    printf("# steps in buckets of %lldK parameters, 2 slots; paced at %.2f GB/s each way\n",
         (long long)BUCKET / 1024, PACE / 1e9);
-    overlap_bar(peers);
+    overlap_bar(peers, 1);
+    overlap_bar(peers, 2);
     paced_bars(peers, 2, "paced, 2 slots: Eq. 5, not slower", "paced, 2 slots: Eq. 5, not faster");
     paced_bars(
         peers, 1, "paced, 1 slot: the sum, not slower", "paced, 1 slot: the sum, not faster");

@@ -315,7 +315,7 @@ static int against_baseline(struct gate *gate, char *error, int size)
     const void *wanted[3] = {
         baseline.outputs.y, baseline.outputs.dx, baseline.outputs.router_gradient};
     for (int i = 0; status == 0 && i < gate->count; i++)
-        if (gate->which[i] <= DW)
+        if (gate->which[i] <= DW && !gate->tensors[i].declared)
             tensor_compare(&gate->tensors[i], wanted[gate->which[i]], VERDICT_BITWISE,
                 &gate->result->tensors[i]);
     moe_outputs_free(&baseline.outputs);

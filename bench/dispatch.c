@@ -398,8 +398,9 @@ static void measure(struct program_state *p, struct report *report, struct probl
     moe_inputs_free(&inputs);
 }
 
-static void run_case(struct program_state *p, struct report *report, struct case_result *result)
+static void run_case(void *context, struct report *report, struct case_result *result)
 {
+    struct program_state *p = context;
     struct problem problem = {.steps = 0};
     struct moe_options options = moe_line_options(&p->line);
     struct timing_protocol protocol = case_timing_protocol(&p->common);
@@ -428,25 +429,6 @@ static void run_case(struct program_state *p, struct report *report, struct case
     trace_free(trace);
     dev_pool_free(pool);
     moe_routing_free(&problem.routing);
-}
-
-static int run_all(
-    struct program_state *p, const struct program *program, int argc, char *const *argv)
-{
-    struct report *report = report_open(&p->common, p->options, program, argc, argv);
-    if (!report)
-        return EXIT_ENVIRONMENT;
-    while (report_next(report)) {
-        struct case_result result;
-        if (case_result_init(&result, (int)p->common.ranks)) {
-            report_failure(report, EXIT_ENVIRONMENT, "no memory for a case's result");
-            break;
-        }
-        run_case(p, report, &result);
-        report_case(report, &result);
-        case_result_free(&result);
-    }
-    return report_close(report);
 }
 
 static int prepare(struct program_state *p)
@@ -484,7 +466,7 @@ int main(int argc, char **argv)
     if (status < 0)
         status = prepare(&p);
     if (status < 0)
-        status = run_all(&p, &program, argc, argv);
+        status = report_run(&p.common, p.options, &program, argc, argv, run_case, &p);
     moe_checker_free(p.checker);
     options_free(p.options);
     return status;

@@ -65,9 +65,8 @@ struct program_state {
     struct case_options common;
     struct adamw_line line;
     struct options *options;
-    struct adamw_files files;  /* with --load */
-    bool streamed;             /* offload-stream was timed */
-    char note[CASE_FAULT_MAX]; /* below the line of the current case */
+    struct adamw_files files; /* with --load */
+    bool streamed;            /* offload-stream was timed */
 };
 
 static bool takes(int impl, const char *option)
@@ -252,8 +251,9 @@ static void note_nonfinite(
     case_result_count(result, "steps_taken", taken);
     const char *name = first < 0 ? "another rank's" : run->inputs->tensor[first].name;
     if (p->line.propagate || p->line.skip_nonfinite) {
-        snprintf(p->note, sizeof p->note, "%lld gradients are not finite, the first in %s%s",
-            (long long)most, name, p->line.propagate ? "" : ": nothing was written");
+        snprintf(result->note, sizeof result->note,
+            "%lld gradients are not finite, the first in %s%s", (long long)most, name,
+            p->line.propagate ? "" : ": nothing was written");
         return;
     }
     struct case_tensor *tensor = case_result_tensor(result, "gradients");
@@ -433,8 +433,9 @@ static void run_model(struct program_state *p, struct report *report, const stru
     sizes_free(&sizes);
 }
 
-static void run_case(struct program_state *p, struct report *report, struct case_result *result)
+static void run_case(void *context, struct report *report, struct case_result *result)
 {
+    struct program_state *p = context;
     struct model_list list;
     char error[512];
     if (current_model(p, &list, error, sizeof error)) {
@@ -457,29 +458,6 @@ static void explain(const struct program_state *p)
         "      like a link.\n";
     if (p->streamed && !p->common.csv)
         fputs(note, stdout);
-}
-
-static int run_all(
-    struct program_state *p, const struct program *program, int argc, char *const *argv)
-{
-    struct report *report = report_open(&p->common, p->options, program, argc, argv);
-    if (!report)
-        return EXIT_ENVIRONMENT;
-    while (report_next(report)) {
-        struct case_result result;
-        if (case_result_init(&result, (int)p->common.ranks)) {
-            report_failure(report, EXIT_ENVIRONMENT, "no memory for a case's result");
-            break;
-        }
-        *p->note = 0;
-        run_case(p, report, &result);
-        report_case(report, &result);
-        if (*p->note && !p->common.csv)
-            printf("    %s\n", p->note);
-        case_result_free(&result);
-    }
-    explain(p);
-    return report_close(report);
 }
 
 static int prepare(struct program_state *p)
@@ -523,7 +501,8 @@ int main(int argc, char **argv)
     if (status < 0)
         status = prepare(&p);
     if (status < 0)
-        status = run_all(&p, &program, argc, argv);
+        status = report_run(&p.common, p.options, &program, argc, argv, run_case, &p);
+    explain(&p);
     adamw_files_free(&p.files);
     options_free(p.options);
     return status;

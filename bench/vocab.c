@@ -426,8 +426,9 @@ static void run_on_pool(struct program_state *p, struct report *report,
     dev_pool_free(pool);
 }
 
-static void run_case(struct program_state *p, struct report *report, struct case_result *result)
+static void run_case(void *context, struct report *report, struct case_result *result)
 {
+    struct program_state *p = context;
     const struct vocab_impl *impl = vocab_impls[p->common.impl];
     struct vocab_shape shape = current_shape(p);
     struct vocab_options options = current_options(p);
@@ -449,25 +450,6 @@ static void run_case(struct program_state *p, struct report *report, struct case
     }
     run_on_pool(p, report, &shape, &inputs, result);
     vocab_inputs_free(&inputs);
-}
-
-static int run_all(
-    struct program_state *p, const struct program *program, int argc, char *const *argv)
-{
-    struct report *report = report_open(&p->common, p->options, program, argc, argv);
-    if (!report)
-        return EXIT_ENVIRONMENT;
-    while (report_next(report)) {
-        struct case_result result;
-        if (case_result_init(&result, (int)p->common.ranks)) {
-            report_failure(report, EXIT_ENVIRONMENT, "no memory for a case's result");
-            break;
-        }
-        run_case(p, report, &result);
-        report_case(report, &result);
-        case_result_free(&result);
-    }
-    return report_close(report);
 }
 
 static int prepare(struct program_state *p)
@@ -511,7 +493,7 @@ int main(int argc, char **argv)
     if (status < 0)
         status = prepare(&p);
     if (status < 0)
-        status = run_all(&p, &program, argc, argv);
+        status = report_run(&p.common, p.options, &program, argc, argv, run_case, &p);
     vocab_checker_free(p.checker);
     vocab_files_free(&p.files);
     options_free(p.options);

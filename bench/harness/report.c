@@ -511,3 +511,24 @@ int report_close(struct report *report)
     free(report);
     return status;
 }
+
+int report_run(const struct case_options *common, struct options *options,
+    const struct program *program, int argc, char *const *argv,
+    void (*run_case)(void *context, struct report *report, struct case_result *result),
+    void *context)
+{
+    struct report *report = report_open(common, options, program, argc, argv);
+    if (!report)
+        return EXIT_ENVIRONMENT;
+    while (report_next(report)) {
+        struct case_result result;
+        if (case_result_init(&result, (int)common->ranks)) {
+            report_failure(report, EXIT_ENVIRONMENT, "no memory for a case's result");
+            break;
+        }
+        run_case(context, report, &result);
+        report_case(report, &result);
+        case_result_free(&result);
+    }
+    return report_close(report);
+}

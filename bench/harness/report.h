@@ -35,6 +35,13 @@ void report_progress(struct report *report, const char *phase);
 /* Prints and records the current case. */
 void report_case(struct report *report, const struct case_result *result);
 
+/* All of the above: opens, runs every case, closes. run_case fills the result of the current case.
+ * Returns the exit status. */
+int report_run(const struct case_options *common, struct options *options,
+    const struct program *program, int argc, char *const *argv,
+    void (*run_case)(void *context, struct report *report, struct case_result *result),
+    void *context);
+
 /* A failure outside any case (EXIT_FAILED_CHECK or EXIT_ENVIRONMENT): one line on stderr. */
 void report_failure(struct report *report, int exit_status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -114,13 +114,20 @@ static int parts_to_others(const struct exchange *exchange, int rank)
     return exchange->sends - exchange_parts(exchange->send, exchange->sends, rank, &first);
 }
 
-static void wake_partners(struct board_page *page, const struct exchange *exchange, int rank)
+static bool involves(const struct exchange *exchange, int peer)
 {
-    for (int i = 0; i < exchange->sends + exchange->receives; i++) {
-        bool is_send = i < exchange->sends;
-        int peer = is_send ? exchange->send[i].peer : exchange->receive[i - exchange->sends].peer;
-        if (peer != rank && page->side[peer].exchange)
-            pthread_cond_signal(&page->side[peer].wake);
+    int first;
+    return exchange_parts(exchange->send, exchange->sends, peer, &first) ||
+           exchange_parts(exchange->receive, exchange->receives, peer, &first);
+}
+
+/* Wakes who waits for `rank`: by their lists, since this rank's may not know of them. */
+static void wake_partners(struct board *board, struct board_page *page, int rank)
+{
+    for (int peer = 0; peer < board->size; peer++) {
+        struct board_side *side = &page->side[peer];
+        if (side->waiting && involves(side->exchange, rank))
+            pthread_cond_signal(&side->wake);
     }
 }
 
@@ -154,7 +161,7 @@ struct board_page *board_post(
     side->received_s = received_s;
     int first = page->first;
     const char *label = page->side[first].exchange->label;
-    wake_partners(page, exchange, rank);
+    wake_partners(board, page, rank);
     group_unlock(board->group);
     if (!strcmp(label, exchange->label))
         return page;
@@ -206,11 +213,14 @@ int board_next(struct board *board, struct board_page *page, int rank)
     struct exchange *exchange = page->side[rank].exchange;
     struct group_wait wait = {
         .rank = rank, .what = exchange->label, .deadline_s = group_deadline_s(board->group)};
+    struct board_side *side = &page->side[rank];
     bool sound = true;
     int found = -1;
     group_lock(board->group);
+    side->waiting = true;
     while (sound && (found = find_posted(board, page, exchange, &wait.missing)) < 0)
-        sound = group_wait(board->group, &page->side[rank].wake, &wait);
+        sound = group_wait(board->group, &side->wake, &wait);
+    side->waiting = false;
     group_unlock(board->group);
     if (!sound)
         return -1;

@@ -9,6 +9,7 @@
 struct board_side {
     struct exchange *exchange; /* NULL before the rank has come; owned by the page */
     int unread;                /* parts that others have yet to take; under the lock */
+    bool waiting;              /* for a partner to post; likewise */
     double sent_s, received_s; /* when the rank's links are through with it (or its clock) */
     pthread_cond_t wake;
 };

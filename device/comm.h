@@ -5,8 +5,9 @@
  * gathers and broadcasts are built from it. Libraries move bytes and never reduce: sums are made by
  * our own kernels in rank order (kernels/rank_sum.h).
  *
- * All ranks enqueue the same sequence of exchanges on a communicator. Exchanges that are to overlap
- * use different communicators (comm_dup). */
+ * All ranks enqueue the exchanges of all their communicators in one and the same order. Exchanges
+ * of one communicator follow one another; those that are to overlap use different communicators
+ * (comm_dup) and streams. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -67,6 +67,12 @@ static int duplicate(struct rank *rank)
     return comm_dup(rank->comm, "other") ? 0 : -1;
 }
 
+static int exchange_nothing(struct rank *rank)
+{
+    comm_exchange(rank->comm, dev_main_stream(rank->dev), "exchange", NULL, 0, NULL, 0);
+    return wait_at_barrier(rank);
+}
+
 /* A message that takes 100 s at the scenario's pace. */
 static int exchange_slowly(struct rank *rank)
 {
@@ -141,6 +147,14 @@ static int send_too_few(struct rank *rank)
             receive[count++] = (struct comm_part){p, in + p * 1000, 1000};
     }
     comm_exchange(rank->comm, dev_main_stream(rank->dev), "exchange", NULL, 0, receive, count);
+    return dev_sync(rank->dev) == DEV_OK ? 0 : -1;
+}
+
+/* Only the sender knows of it. */
+static int send_what_nobody_expects(struct rank *rank)
+{
+    struct comm_part send = {0, dev_alloc(rank->dev, 8, LIVE_RING, "out"), 8};
+    comm_exchange(rank->comm, dev_main_stream(rank->dev), "exchange", &send, 1, NULL, 0);
     return dev_sync(rank->dev) == DEV_OK ? 0 : -1;
 }
 
@@ -227,6 +241,8 @@ static const struct scenario scenarios[] = {
         "had enough"},
     {"sizes that differ", send_other_sizes, exchange, DEV_FAILED, -1, "999"},
     {"a message too few", send_too_few, exchange, DEV_FAILED, -1, "rank 2 sends rank"},
+    {"a message that nobody expects", send_what_nobody_expects, exchange_nothing, DEV_FAILED,
+        CULPRIT, "rank 2 sends rank 0 8 bytes in part 0, rank 0 expects 0"},
     {"labels that differ", send_under_another_label, exchange, DEV_FAILED, -1,
         "'another label' on rank 2"},
     {"a peer that does not exist", send_to_nobody, exchange, DEV_FAILED, CULPRIT,

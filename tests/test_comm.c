@@ -278,8 +278,8 @@ static void open_lanes(struct rank *rank, struct lane *lanes)
     }
 }
 
-/* LANES exchanges at a time on as many streams, each rank and stream delayed at random, and
- * enqueued in another order on every rank. */
+/* LANES exchanges at a time on as many streams, each rank and stream delayed at random. Thread
+ * ranks may even enqueue them in different orders, and here do. */
 static int random_patterns(struct rank *rank, void *context)
 {
     struct tally *tally = context;
@@ -312,30 +312,44 @@ static int random_patterns(struct rank *rank, void *context)
 
 /* ---- pacing ---------------------------------------------------------------------------------- */
 
-/* Two exchanges of 2 MB at 100 MB/s, at the same time on two communicators, share the links. */
-static int paced(struct rank *rank, void *context)
+enum { PACED_BYTES = 1000000 };
+
+/* The seconds that the slower of two ranks takes for two exchanges at the same time. */
+static double time_pair(
+    struct rank *rank, struct comm **comms, struct stream **streams, char *blocks)
 {
-    enum { BYTES = 2000000 };
-    struct tally *tally = context;
-    struct comm *other = comm_dup(rank->comm, "other");
-    struct stream *streams[2] = {dev_main_stream(rank->dev), dev_stream(rank->dev, "side")};
-    struct comm *comms[2] = {rank->comm, other};
     int peer = 1 - rank->index;
-    char *out = dev_alloc(rank->dev, 2 * BYTES, LIVE_RING, "out");
-    char *in = dev_alloc(rank->dev, 2 * BYTES, LIVE_RING, "in");
-    dev_fill(streams[0], out, 1, 2 * BYTES);
-    dev_wait_stream(streams[1], streams[0]);
+    double mine_s, both_s[2];
     dev_sync(rank->dev);
     comm_barrier(rank->comm);
     double begin_s = timing_now_s();
     for (int i = 0; i < 2; i++) {
-        struct comm_part send = {peer, out + i * BYTES, BYTES};
-        struct comm_part receive = {peer, in + i * BYTES, BYTES};
+        struct comm_part send = {peer, blocks + i * PACED_BYTES, PACED_BYTES};
+        struct comm_part receive = {peer, blocks + (i + 2) * PACED_BYTES, PACED_BYTES};
         comm_exchange(comms[i], streams[i], "paced", &send, 1, &receive, 1);
     }
     dev_sync(rank->dev);
-    double seconds = timing_now_s() - begin_s;
-    tally->wrong[rank->index] += seconds < 0.04 || seconds > 0.07;
+    mine_s = timing_now_s() - begin_s;
+    comm_host_all_gather(rank->comm, &mine_s, both_s, sizeof mine_s);
+    return both_s[0] > both_s[1] ? both_s[0] : both_s[1];
+}
+
+/* Two exchanges of 1 MB on two communicators share a link of 50 MB/s: never less than 40 ms, and,
+ * in a quiet moment, little more. */
+static int paced(struct rank *rank, void *context)
+{
+    struct tally *tally = context;
+    struct comm *comms[2] = {rank->comm, comm_dup(rank->comm, "other")};
+    struct stream *streams[2] = {dev_main_stream(rank->dev), dev_stream(rank->dev, "side")};
+    char *blocks = dev_alloc(rank->dev, 4 * PACED_BYTES, LIVE_RING, "blocks");
+    double best_s = 1;
+    dev_fill(streams[0], blocks, 1, 4 * PACED_BYTES);
+    for (int i = 0; i < 40 && best_s > 0.044; i++) {
+        double seconds = time_pair(rank, comms, streams, blocks);
+        tally->wrong[rank->index] += seconds < 0.04;
+        best_s = seconds < best_s ? seconds : best_s;
+    }
+    tally->wrong[rank->index] += best_s > 0.06;
     return 0;
 }
 
@@ -354,6 +368,6 @@ int main(void)
         run_ranks("200 random patterns on three communicators", config, random_patterns);
     }
     run_ranks("paced messages share a link",
-        (struct ranks_config){.count = 2, .timeout_s = 20, .message_bytes_per_s = 100e6}, paced);
+        (struct ranks_config){.count = 2, .timeout_s = 20, .message_bytes_per_s = 50e6}, paced);
     return tap_done();
 }

@@ -189,6 +189,8 @@ $(PEERS): $(PEER_SRC:%.c=$(B)/obj/%.o) $(LIB)
 # The calls that these tests make fail or tamper with.
 $(B)/tests/test_moe_faults: MORE_LIBS := $(foreach call,dev_wait dev_alloc comm_exchange add_f32 \
 	moe_layout_index,-Wl$(comma)--wrap=$(call))
+$(B)/tests/test_stack: MORE_LIBS := $(foreach call,dev_wait dev_copy_h2d dev_copy_d2h, \
+	-Wl$(comma)--wrap=$(call))
 $(B)/tests/test_probe_failures: MORE_LIBS := $(foreach call,malloc calloc reallocarray strdup pread \
 	XXH3_createState,-Wl$(comma)--wrap=$(call))
 

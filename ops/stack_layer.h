@@ -1,0 +1,30 @@
+/* The steps of a layer, on the main stream, shared by all implementations: they differ in what they
+ * do with the boundaries between them. */
+#pragma once
+#include "ops/stack.h"
+
+/* What a layer's forward leaves behind. */
+struct stack_kept {
+    void *n, *g, *u, *a;
+    float *r;
+};
+
+/* x -> n, r, g, u, a. Without `keep` only `a` stays: it takes g's block, the others are freed. */
+void stack_layer_hidden(
+    struct stack *s, int64_t layer, const void *x, bool keep, struct stack_kept *kept);
+
+/* The same with everything kept, counted as a recomputation. */
+void stack_layer_recompute(struct stack *s, int64_t layer, const void *x, struct stack_kept *kept);
+
+/* x, a -> y, in a new block: boundary layer + 1, or behind the last layer s->y. Returns it. */
+void *stack_layer_output(
+    struct stack *s, int64_t layer, const void *x, const struct stack_kept *kept);
+
+void stack_kept_free(struct stack *s, struct stack_kept *kept);
+
+/* Allocates s->dx. */
+void stack_backward_begin(struct stack *s);
+
+/* From s->dy (last layer) or s->dx: the layer's weight gradients, and s->dx. `kept` is used up: its
+ * blocks hold gradients afterwards, and are freed. */
+void stack_layer_backward(struct stack *s, int64_t layer, const void *x, struct stack_kept *kept);

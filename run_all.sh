@@ -16,7 +16,7 @@ Builds, runs the gates, measures, and sets the papers' claims beside our figures
   --full           also BF16, more ranks, and 5 launches of every case (for bin/compare)
   --tier NAME      tiny, small, medium or large, whatever the machine is
   --gates NAME     none, smoke or all; default smoke with --quick, else all
-  --only FAMILY    one family alone: vocab, dispatch or optimizer
+  --only FAMILY    one family alone: vocab, dispatch, checkpoint or optimizer
   --device NAME    cpu or cuda; default cpu
   --help           this page
 
@@ -46,7 +46,7 @@ refuse()
 
 command_line=("$0" "$@")
 mode=default tier='' gates='' only='' device=cpu
-families=(vocab dispatch optimizer)
+families=(vocab dispatch checkpoint optimizer)
 
 # take_value OPTION VALUE...: sets `value`.
 take_value()
@@ -355,6 +355,38 @@ plan_dispatch()
     done
 }
 
+# ---- checkpoint --------------------------------------------------------------------------------------
+
+# Layers, tokens and widths; and host budgets of nothing, a few boundaries, all of them.
+checkpoint_shape()
+{
+    case $tier in
+    tiny) echo --layers 8 --tokens 128 --hidden 256 --ffn 512 --host-budget 0,256K,1G ;;
+    small) echo --layers 12 --tokens 512 --hidden 512 --ffn 1024 --host-budget 0,4M,1G ;;
+    medium) echo --layers 24 --tokens 2048 --hidden 1024 --ffn 2048 --host-budget 0,64M,16G ;;
+    large) echo --layers 24 --tokens 8192 --hidden 2048 --ffn 4096 --host-budget 0,512M,64G ;;
+    esac
+}
+
+measure_checkpoint()
+{
+    local shape=() launch limits=() checkpoint=("$build/bin/checkpoint" --device "$device")
+    read -r -a shape <<<"$(checkpoint_shape)"
+    [ "$mode" != quick ] || limits=(--iters 6)
+    for ((launch = 1; launch <= launches; launch++)); do
+        echo
+        shown "checkpoint, launch $launch" "tables/checkpoint-$launch.txt" "${checkpoint[@]}" \
+            --impl all "${shape[@]}" "${limits[@]}" --json "$run/records/checkpoint.jsonl"
+    done
+}
+
+# Sets and bytes at the paper's shape need no storage.
+plan_checkpoint()
+{
+    BUILDDIR=$build quiet 'tables 3, 12 and 13' table_03_12 bench/tables/table_03_12.sh &&
+        cp "$run/logs/table_03_12.log" "$run/tables/table_03_12.txt"
+}
+
 # ---- optimizer ---------------------------------------------------------------------------------------
 
 optimizer_params()
@@ -413,6 +445,10 @@ fi
 if wanted dispatch; then
     plan_dispatch
     measure_dispatch
+fi
+if wanted checkpoint; then
+    plan_checkpoint
+    measure_checkpoint
 fi
 if wanted optimizer; then
     plan_optimizer

@@ -45,9 +45,9 @@ struct stack_line {
 
 static const char *const rounding_names[] = {"none", "pow2", NULL};
 
-enum { SET, LOGICAL, HOST, OVERLAP };
+enum { SET, OFFLOADED, HOST, OVERLAP };
 static const char *const figure_names[] = {
-    "set", "logical_bytes", "host_peak_bytes", "overlap", NULL};
+    "set", "offloaded_bytes", "host_peak_bytes", "overlap", NULL};
 
 #define AT(field) offsetof(struct stack_line, field)
 
@@ -139,7 +139,7 @@ static const struct option shape_options[] = {
 
 static const char description[] =
     "set        boundaries that the budget chose, of the rank with most tokens\n"
-    "logical    their bytes, which the budget limits; host peak: the pinned blocks that hold them\n"
+    "offloaded  their bytes, which the budget limits; host peak: the pinned blocks that hold them\n"
     "overlap    of the time in which a copy ran, the share in which a kernel ran too, in one\n"
     "           traced step of rank 0\n"
     "\n"
@@ -287,7 +287,7 @@ static void choice_figures(const struct stack_impl *impl, const struct stack_sha
         struct sco_choice choice = stack_choose(shape, options, rank, NULL);
         snprintf(text, sizeof text, "%lld/%lld", (long long)choice.count, (long long)shape->layers);
         case_result_figure(result, SET, (double)choice.count, text);
-        bytes_figure(result, LOGICAL, choice.logical_bytes);
+        bytes_figure(result, OFFLOADED, choice.logical_bytes);
     }
     if (impl->takes_pool)
         bytes_figure(result, HOST, ledger.host.window.peak_bytes);
@@ -468,8 +468,9 @@ static void run_on_pool(struct program_state *p, struct report *report,
     dev_pool_free(pool);
 }
 
-static void run_case(struct program_state *p, struct report *report, struct case_result *result)
+static void run_case(void *context, struct report *report, struct case_result *result)
 {
+    struct program_state *p = context;
     const struct stack_impl *impl = stack_impls[p->common.impl];
     struct stack_shape shape = current_shape(p);
     struct stack_options options = current_options(p);
@@ -486,25 +487,6 @@ static void run_case(struct program_state *p, struct report *report, struct case
         return;
     }
     run_on_pool(p, report, &options, result);
-}
-
-static int run_all(
-    struct program_state *p, const struct program *program, int argc, char *const *argv)
-{
-    struct report *report = report_open(&p->common, p->options, program, argc, argv);
-    if (!report)
-        return EXIT_ENVIRONMENT;
-    while (report_next(report)) {
-        struct case_result result;
-        if (case_result_init(&result, (int)p->common.ranks)) {
-            report_failure(report, EXIT_ENVIRONMENT, "no memory for a case's result");
-            break;
-        }
-        run_case(p, report, &result);
-        report_case(report, &result);
-        case_result_free(&result);
-    }
-    return report_close(report);
 }
 
 int main(int argc, char **argv)
@@ -537,7 +519,7 @@ int main(int argc, char **argv)
     if (status < 0)
         status = check_all(&p);
     if (status < 0)
-        status = run_all(&p, &program, argc, argv);
+        status = report_run(&p.common, p.options, &program, argc, argv, run_case, &p);
     stack_checker_free(&p.checker);
     stack_inputs_free(&p.inputs);
     options_free(p.options);

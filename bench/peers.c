@@ -44,6 +44,7 @@ static const struct group groups[] = {
     {"exp and log, AVX-512", ISA_AVX512, NULL, peers_math_avx512},
     {"exp and log, AVX2", ISA_AVX2, NULL, peers_math_avx2},
     {"vocabulary", ISA_COUNT, NULL, peers_vocab},
+    {"boundaries", ISA_COUNT, NULL, peers_stack},
     {"dispatch", ISA_COUNT, NULL, peers_moe},
     {"AdamW", ISA_COUNT, NULL, peers_adamw},
     {"optimizer", ISA_COUNT, NULL, peers_offload},

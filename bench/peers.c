@@ -45,7 +45,8 @@ static const struct group groups[] = {
     {"exp and log, AVX2", ISA_AVX2, NULL, peers_math_avx2},
     {"vocabulary", ISA_COUNT, NULL, peers_vocab},
     {"boundaries", ISA_COUNT, NULL, peers_stack},
-    {"dispatch", ISA_COUNT, NULL, peers_moe},
+    {"dispatch, kernels", ISA_COUNT, NULL, peers_moe},
+    {"dispatch, schedules", ISA_COUNT, NULL, peers_dispatch},
     {"AdamW", ISA_COUNT, NULL, peers_adamw},
     {"optimizer", ISA_COUNT, NULL, peers_offload},
 };

@@ -50,6 +50,7 @@ int peers_gemm_avx2(struct peers *peers);
 int peers_vocab(struct peers *peers);
 int peers_adamw(struct peers *peers);
 int peers_moe(struct peers *peers);
+int peers_dispatch(struct peers *peers);
 int peers_offload(struct peers *peers);
 int peers_stack(struct peers *peers);
 int peers_math_avx512(struct peers *peers);

@@ -1,0 +1,192 @@
+/* Bars of the dispatch schedules: what chunks cost where products dominate, and what overlap saves
+ * where messages weigh. Two ranks, one kernel thread each.
+ *
+ * pipelined-llep makes the products of llep in chunks of a token budget: its forward pass within
+ * 3 % of llep's speed on balanced routing, within 5 % on skewed; both passes are reported.
+ *
+ * With messages paced to 0.8 of the products' time one stream takes 1.8 of it. Three streams hide
+ * all but the first chunk's way out and the last one's way home, 1 + 0.8 / K of it: at most 0.65.
+ *
+ * What is not a product: the layer with experts of width 1 gathers, sends, returns and sums the
+ * same rows, and all of its time is counted as movement: under 15 % of the layer's. */
+#include <stdio.h>
+#include "bench/harness/moe_run.h"
+#include "bench/peers.h"
+
+enum { RANKS = 2, TOKENS = 512, HIDDEN = 1024, FFN = 1024, EXPERTS = 4, TOPK = 2 };
+static const int64_t tokens[RANKS] = {TOKENS, TOKENS};
+
+/* One implementation ready to run; `fault` once a run failed. */
+struct side {
+    const struct moe_impl *impl;
+    struct moe_inputs inputs;
+    struct moe_options options;
+    bool backward;
+    struct ranks_config ranks;
+    int64_t wire_bytes; /* a rank sends in one pass */
+    char fault[320];
+};
+
+/* As in the vocabulary's bars: loading counts for nothing, the time is that of the pass alone. */
+static double run_once(void *context)
+{
+    struct side *side = context;
+    struct timing_protocol once = {.min_samples = 1, .max_samples = 1, .max_time_s = 60};
+    struct case_result result;
+    struct moe_run run = {.impl = side->impl,
+        .options = &side->options,
+        .inputs = &side->inputs,
+        .backward = side->backward,
+        .timed = side->backward ? MOE_TIME_BOTH : MOE_TIME_FORWARD,
+        .protocol = &once,
+        .ranks = &side->ranks};
+    double seconds = -1;
+    if (case_result_init(&result, side->ranks.count) == 0 && moe_run(&run, &result) == 0 &&
+        result.time.count == 1) {
+        seconds = result.time.samples_s[0];
+        side->wire_bytes = result.traffic.wire_bytes / side->ranks.count;
+    } else {
+        snprintf(side->fault, sizeof side->fault, "%s: %s", side->impl->name, run.failure.message);
+    }
+    case_result_free(&result);
+    return seconds;
+}
+
+/* 0, or -1 after a line on stderr. */
+static int side_init(struct side *side, const struct peers *peers, const struct moe_impl *impl,
+    const char *routing_text, int64_t ffn, int64_t budget)
+{
+    const struct moe_shape shape = {.ranks = RANKS,
+        .tokens = tokens,
+        .hidden = HIDDEN,
+        .ffn = ffn,
+        .experts = EXPERTS,
+        .topk = TOPK,
+        .dtype = DTYPE_F32,
+        .activation = MOE_SWIGLU};
+    struct moe_routing routing;
+    char error[256];
+    *side = (struct side){.impl = impl,
+        .options = {.chunk_budget = budget, .alpha = 1, .lambda = 1.3, .min_gemm_tokens = 64},
+        .ranks = {
+            .count = RANKS, .device = {.kind = DEV_CPU, .pool = peers->pool, .kernel_threads = 1}}};
+    snprintf(error, sizeof error, "no memory for the inputs");
+    int status = moe_routing_parse(&routing, routing_text, error, sizeof error);
+    if (status == 0)
+        status = moe_inputs_init(&side->inputs, &shape, &routing, 1, 0, false);
+    moe_routing_free(&routing);
+    if (status)
+        fprintf(stderr, "peers: dispatch: %s\n", error);
+    return status;
+}
+
+static void contest(struct peers *peers, const char *name, struct side *ours, const char *our_name,
+    struct side *other, const char *other_name, double work, double least)
+{
+    peers_bar(peers, name,
+        &(struct peers_contestant){.name = our_name, .seconds = run_once, .context = ours},
+        &(struct peers_contestant){.name = other_name, .seconds = run_once, .context = other}, work,
+        "GF", least);
+    if (ours->fault[0] || other->fault[0])
+        peers_fault(peers, name, ours->fault[0] ? ours->fault : other->fault);
+}
+
+static double layer_work(int64_t ffn, bool backward)
+{
+    return (backward ? 18.0 : 6.0) * RANKS * TOKENS * TOPK * HIDDEN * (double)ffn;
+}
+
+/* ---- chunks -----------------------------------------------------------------------------------
+ */
+
+/* least 0: reported, held to nothing. */
+static int chunk_bar(
+    struct peers *peers, const char *name, const char *routing, bool backward, double least)
+{
+    struct side ours, llep;
+    if (!peers_wants(peers, name))
+        return 0;
+    int status = side_init(&ours, peers, &moe_pipelined_llep, routing, FFN, TOKENS / 4);
+    if (status)
+        return status;
+    status = side_init(&llep, peers, &moe_llep, routing, FFN, 0);
+    if (status == 0) {
+        ours.backward = llep.backward = backward;
+        contest(
+            peers, name, &ours, "pipelined-llep", &llep, "llep", layer_work(FFN, backward), least);
+        moe_inputs_free(&llep.inputs);
+    }
+    moe_inputs_free(&ours.inputs);
+    return status;
+}
+
+/* ---- overlap ----------------------------------------------------------------------------------
+ */
+
+enum { PACE_SAMPLES = 3, CHUNKS = 16 };
+#define MESSAGE_SHARE 0.8
+
+static int overlap_bar(struct peers *peers)
+{
+    static const char name[] = "pipelined-llep, messages at 0.8";
+    struct side overlapped, serial;
+    double products_s = 1e9;
+    if (!peers_wants(peers, name))
+        return 0;
+    if (side_init(&serial, peers, &moe_pipelined_llep, "balanced", FFN, TOKENS / CHUNKS))
+        return -1;
+    serial.ranks.device.serial_streams = true;
+    for (int i = 0; i < PACE_SAMPLES; i++) {
+        double seconds = run_once(&serial);
+        products_s = seconds > 0 && seconds < products_s ? seconds : products_s;
+    }
+    serial.ranks.message_bytes_per_s = (double)serial.wire_bytes / (MESSAGE_SHARE * products_s);
+    overlapped = serial; /* the same inputs */
+    overlapped.ranks.device.serial_streams = false;
+    contest(peers, name, &overlapped, "three streams", &serial, "one stream",
+        layer_work(FFN, false), 1 / 0.65);
+    moe_inputs_free(&serial.inputs);
+    return 0;
+}
+
+/* ---- movement ---------------------------------------------------------------------------------
+ */
+
+static int movement_bar(struct peers *peers, const struct moe_impl *impl)
+{
+    struct side narrow, layer;
+    char name[64];
+    snprintf(name, sizeof name, "%s: rows moved, of the layer", impl->name);
+    if (!peers_wants(peers, name))
+        return 0;
+    int status = side_init(&narrow, peers, impl, "balanced", 1, TOKENS / 4);
+    if (status)
+        return status;
+    status = side_init(&layer, peers, impl, "balanced", FFN, TOKENS / 4);
+    if (status == 0) {
+        contest(
+            peers, name, &narrow, "width 1", &layer, "the layer", layer_work(FFN, false), 1 / 0.15);
+        moe_inputs_free(&layer.inputs);
+    }
+    moe_inputs_free(&narrow.inputs);
+    return status;
+}
+
+int peers_dispatch(struct peers *peers)
+{
+    struct peers fewer = *peers;
+    fewer.rounds = 5;
+    if (peers->cpu_count < 2) {
+        peers_skip(peers, "pipelined-llep", "needs two cores: two ranks, one thread each");
+        return 0;
+    }
+    printf("# dispatch: 2 ranks, 1 thread each, N=%d per rank, H=F=%d, E=%d, k=%d, FP32\n", TOKENS,
+        HIDDEN, EXPERTS, TOPK);
+    return chunk_bar(peers, "pipelined-llep forward, balanced", "balanced", false, 0.97) ||
+                   chunk_bar(peers, "pipelined-llep forward, 50/1", "50/1", false, 0.95) ||
+                   chunk_bar(&fewer, "pipelined-llep both, no bar", "balanced", true, 0) ||
+                   overlap_bar(peers) || movement_bar(peers, &moe_llep) ||
+                   movement_bar(peers, &moe_pipelined_llep)
+               ? -1
+               : 0;
+}

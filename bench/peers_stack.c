@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include "bench/harness/stack_run.h"
 
-#define LAYERS 24
-#define TOKENS 256
+#define LAYERS 32
+#define TOKENS 384
 #define WIDTH 256
 #define FFN 512
 #define COPY_SHARE 0.6

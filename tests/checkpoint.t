@@ -58,6 +58,9 @@ gives 0 baseline 'against the baseline' --impl sco "${small[@]}" --check baselin
 for pass in forward backward; do
     gives 0 bitwise "$pass" --impl all "${small[@]}" --pass $pass
 done
+gives 0 bitwise 'a link slower than the kernels: still two boundaries at most' --impl sco \
+    "${small[@]}" --link-gbps 0.002
+lines 1 ' 100.0% .* 4/4 ' 'its peak is its bound'
 gives 0 'closed form' 'a plan' --plan --impl all
 gives 2 'got 2 counts, allowed 1 (--ranks)' 'a wrong number of counts' --tokens-per-rank 1,2
 gives 2 'host-budget' 'a budget that nothing takes' --impl resident --host-budget 1M

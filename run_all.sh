@@ -296,6 +296,13 @@ measure_vocab()
         shown "vocab, launch $launch" "tables/vocab-$launch.txt" "${vocab[@]}" "${shape[@]}" \
             --pass 'forward,both' "${axes[@]}" "${limits[@]}" --json "$run/records/vocab.jsonl"
     done
+    # With a core for every rank the two can be compared in time.
+    if [ "$machine_cores" -ge 2 ]; then
+        echo
+        shown 'vocab, a core for every rank' tables/vocab-time.txt "$build/bin/vocab" \
+            --device "$device" --impl materialized,ring-dtp --ranks 2 --threads 2 --tokens 512 \
+            --hidden 512 --vocab 8000 --pass forward --iters 9 --json "$run/records/vocab.jsonl"
+    fi
     # Uneven ranks, one of them empty, and a vocabulary that does not divide.
     echo
     shown 'vocab, uneven ranks' tables/vocab-uneven.txt "${vocab[@]}" --ranks 3 \

@@ -258,7 +258,8 @@ static enum dev_status cpu_open(struct device *dev, char *error, int size)
         host_arena_open(&cpu->host, config->host_limit_bytes))
         return DEV_OK;
     cpu_close(dev);
-    snprintf(error, (size_t)size, "no address space for the arenas of rank %d", config->rank);
+    snprintf(error, (size_t)size, "no address space for the arenas of rank %d; use fewer ranks",
+        config->rank);
     return DEV_OUT_OF_MEMORY;
 }
 

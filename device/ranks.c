@@ -74,7 +74,8 @@ static void start_all(struct ranks *ranks, struct rank_thread *threads)
             break;
     }
     if (started < count)
-        group_abort(ranks->group, started, DEV_FAILED, "no thread for a rank");
+        group_abort(ranks->group, started, DEV_FAILED,
+            "no thread for a rank: the system's limit of threads or mappings; use fewer ranks");
     for (int i = started; i < count; i++)
         group_leave(ranks->group, i);
     for (int i = 0; i < started; i++)

@@ -79,7 +79,7 @@ int ring_dtp_check_options(
         options->tile >= vocab_max_shard_rows(shape))
         return 0;
     snprintf(error, (size_t)size,
-        "--tile: got %lld, allowed a multiple of %d or at least %lld (the largest shard), since "
+        "got %lld, allowed a multiple of %d or at least %lld (the largest shard), since "
         "activations move here",
         (long long)options->tile, VOCAB_SEGMENT, (long long)vocab_max_shard_rows(shape));
     return -1;

@@ -288,21 +288,21 @@ static int setup_single_case(const struct options *parsed, const char *name, con
 
 /* Can FILE be appended to, or made? Nothing is made yet: a later mistake must leave no file behind.
  */
-static int setup_record_file(const struct case_options *options, const struct options *parsed)
+static int setup_writable(const struct options *parsed, const char *name, const char *path)
 {
     char folder[4096];
-    const char *slash = options->json ? strrchr(options->json, '/') : NULL;
-    if (!options->json || !access(options->json, W_OK))
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    if (!path || !access(path, W_OK))
         return -1;
     if (errno == ENOENT) {
         if (slash)
-            snprintf(folder, sizeof folder, "%.*s/", (int)(slash - options->json), options->json);
+            snprintf(folder, sizeof folder, "%.*s/", (int)(slash - path), path);
         else
             snprintf(folder, sizeof folder, ".");
         if (!access(folder, W_OK | X_OK))
             return -1;
     }
-    return options_refuse(parsed, "json", "%s: %s", options->json, strerror(errno));
+    return options_refuse(parsed, name, "%s: %s", path, strerror(errno));
 }
 
 int case_setup(struct case_options *options, struct options *parsed)
@@ -323,7 +323,13 @@ int case_setup(struct case_options *options, struct options *parsed)
         status = EXIT_BAD_INPUT;
     }
     if (status < 0)
-        status = setup_record_file(options, parsed);
+        status = setup_writable(parsed, "json", options->json);
+    if (status < 0)
+        status = setup_writable(parsed, "trace", options->trace);
+    if (status < 0)
+        status = setup_writable(parsed, "dump", options->dump);
+    if (status < 0 && options->json && options->trace && !strcmp(options->json, options->trace))
+        status = options_refuse(parsed, "trace", "%s is the file of --json", options->trace);
     options_rewind(parsed);
     if (status < 0)
         interrupt_install();

@@ -264,12 +264,20 @@ static bool split_relation(const char *figure, char above[64], char below[64], c
     return true;
 }
 
+/* A record of closed forms: nothing ran. */
+static bool is_computed(const json_t *record)
+{
+    const char *status = json_string_value(json_object_get(record, "status"));
+    return status && !strcmp(status, "skipped");
+}
+
 static void evaluate_relation(
     const struct claim *claim, const json_t *records, struct claim_outcome *outcome)
 {
     char above[64], below[64];
     const char *paths;
     double limit = 0, low = NAN, high = NAN;
+    bool computed = true; /* closed forms alone: arithmetic, not a measurement */
     units_parse_real(claim->tolerance + 1, -1, &limit);
     if (!split_relation(claim->figure, above, below, &paths)) {
         not_run(claim, outcome);
@@ -286,6 +294,7 @@ static void evaluate_relation(
             if (!impl || strcmp(impl, below) || !selected(b, claim->where) || !same_shape(a, b))
                 continue;
             double ratio = figure_of(a, paths) / figure_of(b, paths);
+            computed = computed && is_computed(a) && is_computed(b);
             low = isnan(low) || ratio < low ? ratio : low;
             high = isnan(high) || ratio > high ? ratio : high;
         }
@@ -299,7 +308,8 @@ static void evaluate_relation(
     else
         snprintf(outcome->ours, sizeof outcome->ours, "%.3f..%.3f", low, high);
     if (high < limit)
-        snprintf(outcome->verdict, sizeof outcome->verdict, "holds on this machine");
+        snprintf(outcome->verdict, sizeof outcome->verdict, "%s",
+            computed ? "reproduced" : "holds on this machine");
     else
         snprintf(outcome->verdict, sizeof outcome->verdict, "differs: above %g", limit);
 }

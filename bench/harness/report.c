@@ -342,9 +342,16 @@ static void print_verdict(FILE *out, const struct case_result *result)
     if (result->against[0] && strcmp(result->against, "reference") &&
         strcmp(result->against, verdict_name(verdict)))
         fprintf(out, " (%s)", result->against);
-    int declared = 0;
+    int declared = 0, skipped = 0;
+    for (int i = 0; i < result->tensor_count && verdict != VERDICT_OFF; i++) {
+        if (result->tensors[i].verdict == VERDICT_OFF)
+            fprintf(out, "%s%s", skipped++ ? " " : ", ", result->tensors[i].name);
+    }
+    if (skipped)
+        fputs(" not compared", out);
     for (int i = 0; i < result->tensor_count; i++) {
-        if (result->tensors[i].declared_order)
+        const struct case_tensor *tensor = &result->tensors[i];
+        if (tensor->declared_order && (tensor->verdict != VERDICT_OFF || verdict == VERDICT_OFF))
             fprintf(out, "%s%s", declared++ ? " " : ", ", result->tensors[i].name);
     }
     if (declared)

@@ -110,12 +110,17 @@ const char *case_window_name(enum case_window_kind kind)
 
 enum verdict case_verdict(const struct case_result *result)
 {
-    enum verdict verdict = result->tensor_count ? VERDICT_BITWISE : VERDICT_OFF;
+    enum verdict verdict = VERDICT_BITWISE;
+    bool compared = false;
     for (int i = 0; i < result->tensor_count; i++) {
-        if (result->tensors[i].verdict > verdict)
-            verdict = result->tensors[i].verdict;
+        enum verdict own = result->tensors[i].verdict;
+        if (own == VERDICT_OFF)
+            continue;
+        compared = true;
+        if (own > verdict)
+            verdict = own;
     }
-    return verdict;
+    return compared ? verdict : VERDICT_OFF;
 }
 
 int case_fullest_rank(const struct case_result *result, enum case_window_kind kind)

@@ -128,7 +128,7 @@ const char *case_status_name(enum case_status status);
 const char *verdict_name(enum verdict verdict);           /* "bitwise", ... */
 const char *case_window_name(enum case_window_kind kind); /* "pass", "forward", "backward" */
 
-/* The weakest verdict of all tensors; off when there is none. */
+/* The weakest verdict of the tensors that were compared; off when none was. */
 enum verdict case_verdict(const struct case_result *result);
 
 /* The rank with the highest peak in a window, the slowest rank; -1 when there is none. */

@@ -249,17 +249,25 @@ static void demand_released(struct on_rank *r, int64_t resident_bytes)
             r->run->impl->name, (long long)(device + host));
 }
 
-/* The steps that are checked; a trace is of the last alone. */
+/* A trace is of the last step alone. */
+static int clear_trace(struct on_rank *r)
+{
+    if (comm_barrier(r->rank->comm))
+        return -1;
+    if (r->s.rank == 0)
+        trace_clear(r->run->ranks->device.trace);
+    return comm_barrier(r->rank->comm);
+}
+
+/* The steps that are checked. */
 static int take_steps(struct on_rank *r)
 {
     struct stack_run *run = r->run;
     const int64_t resident = dev_memory(r->s.dev)->live_bytes;
     case_rank_resident(&r->result->ranks[r->s.rank], dev_memory(r->s.dev));
     for (int64_t step = 0; step < run->steps; step++) {
-        if (step == run->steps - 1 && run->ranks->device.trace &&
-            (comm_barrier(r->rank->comm) ||
-                (r->s.rank == 0 && (trace_clear(run->ranks->device.trace), false)) ||
-                comm_barrier(r->rank->comm)))
+        bool clear = run->ranks->device.trace && step == run->steps - 1;
+        if (clear && clear_trace(r))
             return -1;
         mem_window_reset(dev_memory(r->s.dev));
         mem_window_reset(dev_host_memory(r->s.dev));

@@ -18,8 +18,8 @@ int64_t moe_check_operations(const struct moe_inputs *inputs, bool backward);
  *   reference  every output byte-equal to the reference in the declared order, and within the FP64
  *              bounds; with integer inputs byte-equal to the default order's, whatever the order
  *   sample:N   N tokens' Y, dX, dw and at most N experts' weight gradients, the same way
- *   baseline   what is summed in the default order of Y, dX and dw equal to the baseline's, run
- * here off        digests alone
+ *   baseline   those of Y, dX and dw in the default order equal to the baseline's, run here
+ *   off        digests alone
  *
  * 0, or -1 with `error` when the check itself could not be made. */
 int moe_check(struct moe_checker *checker, struct moe_run *run, struct moe_inputs *inputs,

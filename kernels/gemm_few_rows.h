@@ -23,11 +23,8 @@ ALWAYS_INLINE void direct_tile(const int rows, const bool bf16, int64_t depth, c
     const char *b, int64_t b_step_bytes, const struct chains *chains)
 {
     const int vector_bytes = LANES * (bf16 ? 2 : 4);
-    vec chain[DIRECT_ROWS][DIRECT_VECTORS];
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < DIRECT_VECTORS; j++)
-            chain[i][j] = chains->from ? vec_load(chains->from + i * chains->from_ld + j * LANES)
-                                       : vec_zero();
+    vec chain[DIRECT_ROWS * DIRECT_VECTORS];
+    chains_begin(chain, rows, DIRECT_VECTORS, NULL, chains);
     for (int64_t k = 0; k < depth; k++, a += DIRECT_ROWS, b += b_step_bytes) {
         vec column[DIRECT_VECTORS];
 #pragma GCC unroll 4
@@ -35,19 +32,9 @@ ALWAYS_INLINE void direct_tile(const int rows, const bool bf16, int64_t depth, c
             column[j] = load(b + j * vector_bytes, bf16);
             __builtin_prefetch(b + (2 * DIRECT_VECTORS + j) * vector_bytes);
         }
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            vec row = vec_set(a[i]);
-#pragma GCC unroll 4
-            for (int j = 0; j < DIRECT_VECTORS; j++)
-                chain[i][j] = vec_fma(row, column[j], chain[i][j]);
-        }
+        chains_step(chain, rows, DIRECT_VECTORS, a, column);
     }
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < DIRECT_VECTORS; j++) {
-            float *to = chains->to + i * chains->to_ld + j * LANES;
-            vec_store(to, chains->add ? vec_add(vec_load(to), chain[i][j]) : chain[i][j]);
-        }
+    chains_end(chain, rows, DIRECT_VECTORS, NULL, chains);
 }
 
 static __attribute__((noinline)) void direct_tile_rows(int rows, bool bf16, int64_t depth,
@@ -120,6 +107,7 @@ ALWAYS_INLINE void lanes_begin(
         for (int64_t m = 0; m < rows; m++)
             for (int i = 0; i < columns; i++)
                 lane[i * groups * LANES + m] = chains->from[m * chains->from_ld + i];
+#pragma GCC unroll 24
     for (int q = 0; q < groups * columns; q++)
         chain[q] = vec_load(lane + q * LANES);
 }
@@ -128,6 +116,7 @@ ALWAYS_INLINE void lanes_end(const vec *chain, const int groups, const int colum
     const struct chains *chains)
 {
     float lane[LANE_ACCUMULATORS * LANES];
+#pragma GCC unroll 24
     for (int q = 0; q < groups * columns; q++)
         vec_store(lane + q * LANES, chain[q]);
     for (int64_t m = 0; m < rows; m++)

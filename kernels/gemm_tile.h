@@ -22,43 +22,84 @@ ALWAYS_INLINE struct chains chains_at(struct chains whole, int64_t row, int64_t 
     return whole;
 }
 
-/* `lanes[j]`: how many lanes of vector j lie inside C; unused when `full`. */
-ALWAYS_INLINE void tile(const int rows, const bool full, const int *lanes, int64_t depth,
-    const float *a, const float *b, const struct chains *chains)
+/* A tile's chains are rows x vectors registers, chain[i * vectors + j]. Every loop over them is
+ * unrolled whole: an index that is not a constant would put them all in memory.
+ *
+ * `lanes[j]` is how many lanes of vector j lie inside C; NULL: all. */
+ALWAYS_INLINE void chains_begin(
+    vec *chain, const int rows, const int vectors, const int *lanes, const struct chains *chains)
 {
-    vec chain[TILE_ROWS][TILE_VECTORS];
     const float *from = chains->from;
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < TILE_VECTORS; j++) {
-            const float *at = from ? from + i * chains->from_ld + j * LANES : NULL;
-            if (!from)
-                chain[i][j] = vec_zero();
+    if (!from) {
+#pragma GCC unroll 64
+        for (int q = 0; q < rows * vectors; q++)
+            chain[q] = vec_zero();
+        return;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++, from += chains->from_ld) {
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++)
+            chain[i * vectors + j] =
+                lanes ? vec_load_first(from + j * LANES, lanes[j]) : vec_load(from + j * LANES);
+    }
+}
+
+ALWAYS_INLINE void chains_store(const vec *chain, const int rows, const int vectors,
+    const int *lanes, const bool add, const struct chains *chains)
+{
+    float *to = chains->to;
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++, to += chains->to_ld) {
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) {
+            float *at = to + j * LANES;
+            vec value = chain[i * vectors + j];
+            if (add)
+                value = vec_add(lanes ? vec_load_first(at, lanes[j]) : vec_load(at), value);
+            if (lanes)
+                vec_store_first(at, lanes[j], value);
             else
-                chain[i][j] = full ? vec_load(at) : vec_load_first(at, lanes[j]);
+                vec_store(at, value);
         }
+    }
+}
+
+ALWAYS_INLINE void chains_end(const vec *chain, const int rows, const int vectors, const int *lanes,
+    const struct chains *chains)
+{
+    if (chains->add)
+        chains_store(chain, rows, vectors, lanes, true, chains);
+    else
+        chains_store(chain, rows, vectors, lanes, false, chains);
+}
+
+/* One step of k: every row's element of A times every column of B. */
+ALWAYS_INLINE void chains_step(
+    vec *chain, const int rows, const int vectors, const float *a, const vec *column)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        const vec row = vec_set(a[i]);
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++)
+            chain[i * vectors + j] = vec_fma(row, column[j], chain[i * vectors + j]);
+    }
+}
+
+ALWAYS_INLINE void tile(const int rows, const int *lanes, int64_t depth, const float *a,
+    const float *b, const struct chains *chains)
+{
+    vec chain[TILE_ROWS * TILE_VECTORS];
+    chains_begin(chain, rows, TILE_VECTORS, lanes, chains);
     for (int64_t k = 0; k < depth; k++, a += TILE_ROWS, b += TILE_COLUMNS) {
         vec column[TILE_VECTORS];
 #pragma GCC unroll 4
         for (int j = 0; j < TILE_VECTORS; j++)
             column[j] = vec_load(b + j * LANES);
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            vec row = vec_set(a[i]);
-#pragma GCC unroll 4
-            for (int j = 0; j < TILE_VECTORS; j++)
-                chain[i][j] = vec_fma(row, column[j], chain[i][j]);
-        }
+        chains_step(chain, rows, TILE_VECTORS, a, column);
     }
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < TILE_VECTORS; j++) {
-            float *to = chains->to + i * chains->to_ld + j * LANES;
-            if (full)
-                vec_store(to, chains->add ? vec_add(vec_load(to), chain[i][j]) : chain[i][j]);
-            else if (chains->add)
-                vec_store_first(to, lanes[j], vec_add(vec_load_first(to, lanes[j]), chain[i][j]));
-            else
-                vec_store_first(to, lanes[j], chain[i][j]);
-        }
+    chains_end(chain, rows, TILE_VECTORS, lanes, chains);
 }
 
 /* `next`: C of the tile that follows, fetched while this one's chains run; NULL at an edge. */
@@ -69,7 +110,7 @@ static __attribute__((noinline)) void tile_full(
         for (int i = 0; i < TILE_ROWS; i++)
             for (int j = 0; j < TILE_COLUMNS; j += 16)
                 __builtin_prefetch(next + i * chains->to_ld + j, 1, 3);
-    tile(TILE_ROWS, true, NULL, depth, a, b, chains);
+    tile(TILE_ROWS, NULL, depth, a, b, chains);
 }
 
 /* Fewer rows, fewer columns, or both. Rows are a constant of each call so that the chains stay in
@@ -83,7 +124,7 @@ static __attribute__((noinline)) void tile_edge(int rows, int columns, int64_t d
 #define ROWS(count)                                                                                \
     case count:                                                                                    \
         if (count <= TILE_ROWS)                                                                    \
-            tile(count, false, lanes, depth, a, b, chains);                                        \
+            tile(count, lanes, depth, a, b, chains);                                               \
         break
     switch (rows) {
         ROWS(1);

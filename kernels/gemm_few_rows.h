@@ -13,7 +13,8 @@ enum {
     LANES_LEAST_ROWS = LANES / 2 + 1, /* fewer would leave most lanes empty */
     LANES_MOST_ROWS = 4 * LANES < 64 ? 4 * LANES : 64,
     LANES_SLAB = 256, /* steps of k that are widened and laid out at a time */
-    LANES_PAD = 16
+    LANES_PAD = 16,
+    CACHE_LINE_BYTES = 64
 };
 
 /* ---- B[K, N] in place --------------------------------------------------------------------------
@@ -127,19 +128,46 @@ ALWAYS_INLINE void lanes_end(const vec *chain, const int groups, const int colum
         }
 }
 
-/* Copies `steps` steps of each column to `to`, widened. */
+/* Copies `steps` steps of each column to `to`, widened: columns whose stored rows are a multiple of
+ * a page apart would evict each other from the first-level cache while the chains run. */
 ALWAYS_INLINE void lanes_copy(const int columns, const bool bf16, const char *b,
     int64_t b_line_bytes, int64_t steps, float *to, int64_t to_ld)
 {
     for (int i = 0; i < columns; i++, b += b_line_bytes, to += to_ld) {
         int64_t k = 0;
-        for (; k + LANES <= steps; k += LANES) {
-            const char *from = b + k * (bf16 ? 2 : 4);
-            vec_store(to + k, load(from, bf16));
-            __builtin_prefetch(from + 1024);
-        }
+        for (; k + LANES <= steps; k += LANES)
+            vec_store(to + k, load(b + k * (bf16 ? 2 : 4), bf16));
         if (k < steps)
             vec_store(to + k, load_first(b + k * (bf16 ? 2 : 4), (int)(steps - k), bf16));
+    }
+}
+
+/* Runs the chains over one slab: `a` holds a panel of LANES rows per group, `a_group` floats apart.
+ * Meanwhile `next`, what will be copied after it, is fetched one cache line per column at a time.
+ */
+ALWAYS_INLINE void lanes_steps(vec *chain, const int groups, const bool bf16, int64_t steps,
+    const float *a, int64_t a_group, const float *copy, int64_t copy_ld, const char *next,
+    int64_t b_line_bytes)
+{
+    const int columns = LANE_ACCUMULATORS / groups;
+    const int per_line = CACHE_LINE_BYTES / (bf16 ? 2 : 4);
+    for (int64_t k0 = 0; k0 < steps; k0 += per_line) {
+        for (int i = 0; i < columns; i++)
+            __builtin_prefetch(next + i * b_line_bytes + k0 * (bf16 ? 2 : 4));
+        const int64_t end = at_most_long(k0 + per_line, steps);
+        for (int64_t k = k0; k < end; k++, a += LANES) {
+            vec row[4];
+#pragma GCC unroll 4
+            for (int g = 0; g < groups; g++)
+                row[g] = vec_load(a + g * a_group);
+#pragma GCC unroll 24
+            for (int i = 0; i < columns; i++) {
+                const vec column = vec_set(copy[i * copy_ld + k]);
+#pragma GCC unroll 4
+                for (int g = 0; g < groups; g++)
+                    chain[i * groups + g] = vec_fma(row[g], column, chain[i * groups + g]);
+            }
+        }
     }
 }
 
@@ -152,23 +180,14 @@ ALWAYS_INLINE void lanes_tile(const int groups, const bool bf16, int64_t rows, i
     const int64_t copy_ld = slab + LANES_PAD;
     vec chain[LANE_ACCUMULATORS];
     lanes_begin(chain, groups, columns, rows, chains);
-    for (int64_t k0 = 0; k0 < depth; k0 += slab) {
-        const int64_t steps = depth - k0 < slab ? depth - k0 : slab;
-        lanes_copy(columns, bf16, b + k0 * (bf16 ? 2 : 4), b_line_bytes, steps, copy, copy_ld);
-        const float *step = a + k0 * LANES;
-        for (int64_t k = 0; k < steps; k++, step += LANES) {
-            vec row[4];
-#pragma GCC unroll 4
-            for (int g = 0; g < groups; g++)
-                row[g] = vec_load(step + g * depth * LANES);
-#pragma GCC unroll 24
-            for (int i = 0; i < columns; i++) {
-                vec column = vec_set(copy[i * copy_ld + k]);
-#pragma GCC unroll 4
-                for (int g = 0; g < groups; g++)
-                    chain[i * groups + g] = vec_fma(row[g], column, chain[i * groups + g]);
-            }
-        }
+    for (int64_t k = 0; k < depth; k += slab) {
+        const int64_t steps = at_most_long(depth - k, slab);
+        const char *here = b + k * (bf16 ? 2 : 4);
+        const char *next =
+            k + slab < depth ? here + slab * (bf16 ? 2 : 4) : b + columns * b_line_bytes;
+        lanes_copy(columns, bf16, here, b_line_bytes, steps, copy, copy_ld);
+        lanes_steps(chain, groups, bf16, steps, a + k * LANES, depth * LANES, copy, copy_ld, next,
+            b_line_bytes);
     }
     lanes_end(chain, groups, columns, rows, chains);
 }

@@ -78,8 +78,7 @@ static void run_share(const struct gemm_variant *variant, const struct gemm_args
     variant->run(args, share, &scratch);
 }
 
-/* ---- threads -----------------------------------------------------------------------------------
- */
+/* ---- threads ----------------------------------------------------------------------------- */
 
 /* C cut into row_parts x column_parts shares of whole tiles. */
 struct grid {
@@ -169,8 +168,7 @@ void gemm_cpu(const struct gemm_args *args, const struct dev_team *team)
         team_run(team, parts, run_part, &grid);
 }
 
-/* ---- the kernel --------------------------------------------------------------------------------
- */
+/* ---- the kernel -------------------------------------------------------------------------- */
 
 static void run_cpu(const void *args, const struct dev_team *team)
 {

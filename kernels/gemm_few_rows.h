@@ -17,8 +17,7 @@ enum {
     CACHE_LINE_BYTES = 64
 };
 
-/* ---- B[K, N] in place --------------------------------------------------------------------------
- */
+/* ---- B[K, N] in place -------------------------------------------------------------------- */
 
 ALWAYS_INLINE void direct_tile(const int rows, const bool bf16, int64_t depth, const float *a,
     const char *b, int64_t b_step_bytes, const struct chains *chains)
@@ -81,9 +80,7 @@ static int64_t direct_columns(const struct product *p, const struct gemm_scratch
     for (int64_t k = 0; k < p->depth; k += slab) {
         const int64_t depth = at_most_long(p->depth - k, slab);
         const struct chains whole = chains_of_block(p, k == 0, k + depth == p->depth);
-        for (int64_t i = 0; i < panels; i++)
-            pack_panel(DIRECT_ROWS, &p->a, i * DIRECT_ROWS, p->rows - i * DIRECT_ROWS, k, depth,
-                scratch->a + i * DIRECT_ROWS * depth);
+        pack(DIRECT_ROWS, &p->a, 0, p->rows, k, depth, scratch->a);
         for (int64_t column = 0; column < columns; column += DIRECT_COLUMNS)
             for (int64_t i = 0; i < panels; i++) {
                 const struct chains here = chains_at(whole, i * DIRECT_ROWS, column);
@@ -235,9 +232,7 @@ static int64_t lanes_columns(const struct product *p, const struct gemm_scratch 
     for (int64_t k = 0; k < p->depth; k += block) {
         const int64_t depth = at_most_long(p->depth - k, block);
         const struct chains whole = chains_of_block(p, k == 0, k + depth == p->depth);
-        for (int g = 0; g < groups; g++)
-            pack_panel(LANES, &p->a, g * LANES, p->rows - g * LANES, k, depth,
-                scratch->a + g * LANES * depth);
+        pack(LANES, &p->a, 0, p->rows, k, depth, scratch->a);
         for (int64_t column = 0; column < columns; column += width) {
             const struct chains here = chains_at(whole, 0, column);
             lanes_tile_groups(groups, p->b.bf16, p->rows, depth, scratch->a,

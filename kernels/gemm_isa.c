@@ -83,8 +83,7 @@ static int64_t round_down(int64_t count, int64_t multiple)
 
 #include "kernels/gemm_few_rows.h"
 
-/* ---- blocks ------------------------------------------------------------------------------------
- */
+/* ---- blocks ------------------------------------------------------------------------------ */
 
 struct blocking {
     int64_t rows, columns, depth;
@@ -155,14 +154,10 @@ static void blocked(const struct product *p, const struct gemm_scratch *scratch)
         for (int64_t k = 0; k < p->depth; k += block.depth) {
             const int64_t depth = at_most_long(p->depth - k, block.depth);
             const struct chains whole = chains_of_block(p, k == 0, k + depth == p->depth);
-            for (int64_t j = 0; j < columns; j += TILE_COLUMNS)
-                pack_panel(
-                    TILE_COLUMNS, &p->b, column + j, columns - j, k, depth, scratch->b + j * depth);
+            pack(TILE_COLUMNS, &p->b, column, columns, k, depth, scratch->b);
             for (int64_t row = 0; row < p->rows; row += block.rows) {
                 const int64_t rows = at_most_long(p->rows - row, block.rows);
-                for (int64_t i = 0; i < rows; i += TILE_ROWS)
-                    pack_panel(
-                        TILE_ROWS, &p->a, row + i, rows - i, k, depth, scratch->a + i * depth);
+                pack(TILE_ROWS, &p->a, row, rows, k, depth, scratch->a);
                 const struct chains here = chains_at(whole, row, column);
                 if (depth <= SHORT_DEPTH)
                     multiply_short_block(rows, columns, depth, scratch, &here);
@@ -173,8 +168,7 @@ static void blocked(const struct product *p, const struct gemm_scratch *scratch)
     }
 }
 
-/* ---- choosing ----------------------------------------------------------------------------------
- */
+/* ---- choosing ---------------------------------------------------------------------------- */
 
 /* The part of a product that makes the given rows and columns. */
 static struct product part_of(const struct product *p, const struct gemm_share *share)

@@ -13,8 +13,9 @@ struct operand {
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* How far ahead of a transposing pack the stored rows are fetched. */
-enum { PACK_AHEAD_BYTES = 256 };
+/* How far ahead of a transposing pack the stored rows are fetched, and how many panels a copying
+ * pack writes side by side. */
+enum { PACK_AHEAD_BYTES = 256, PANELS_ABREAST = 4 };
 
 ALWAYS_INLINE const void *element(const struct operand *from, int64_t row, int64_t column)
 {
@@ -61,23 +62,50 @@ ALWAYS_INLINE void store_step(float *to, int count, const float *end, vec value)
         vec_store_first(to, count, value);
 }
 
-/* Stored rows are steps of k: copy `lines` of each. */
+/* One step of one panel, copied; `lines` of its `width` lines exist. */
+ALWAYS_INLINE void pack_step(
+    const int width, const bool bf16, const char *from, int64_t lines, float *to, const float *end)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < width; i += LANES) {
+        const int room = width - i < LANES ? width - i : LANES;
+        const char *at = from + i * (bf16 ? 2 : 4);
+        if (lines - i >= LANES)
+            store_step(to + i, room, end, load(at, bf16));
+        else
+            store_step(to + i, room, end, load_first(at, at_most(lines - i, room), bf16));
+    }
+}
+
+/* Stored rows are steps of k. A few panels are packed side by side, so that a stored row is read
+ * some cache lines at a time: rows a multiple of a page apart evict each other before the next
+ * panel could use the rest of a line. */
 ALWAYS_INLINE void pack_steps(const int width, const bool bf16, const void *data, int64_t ld,
     int64_t lines, int64_t depth, float *to)
 {
-    const int element_bytes = bf16 ? 2 : 4;
-    const int64_t step_bytes = ld * element_bytes;
-    const float *end = to + width * depth;
-    const char *from = data;
-    for (int64_t k = 0; k < depth; k++, from += step_bytes, to += width)
-        for (int i = 0; i < width; i += LANES) {
-            const int room = at_most(width - i, LANES);
-            const char *at = from + i * element_bytes;
-            if (lines >= width && room == LANES)
-                vec_store(to + i, load(at, bf16));
-            else
-                store_step(to + i, room, end, load_first(at, at_most(lines - i, room), bf16));
+    const int64_t step_bytes = ld * (bf16 ? 2 : 4), panel_bytes = width * (bf16 ? 2 : 4);
+    const int64_t panel_floats = width * depth;
+    while (lines > 0) {
+        const int64_t panels = at_most((lines + width - 1) / width, PANELS_ABREAST);
+        const bool whole = panels == PANELS_ABREAST && lines >= PANELS_ABREAST * width + LANES;
+        const char *from = data;
+        for (int64_t k = 0; k < depth; k++, from += step_bytes) {
+            float *step = to + k * width;
+            if (whole) {
+#pragma GCC unroll 4
+                for (int p = 0; p < PANELS_ABREAST; p++, step += panel_floats)
+                    pack_step(width, bf16, from + p * panel_bytes, INT64_MAX, step,
+                        to + (p + 1) * panel_floats);
+            } else {
+                for (int p = 0; p < panels; p++, step += panel_floats)
+                    pack_step(width, bf16, from + p * panel_bytes, lines - p * width, step,
+                        to + (p + 1) * panel_floats);
+            }
         }
+        data = (const char *)data + panels * panel_bytes;
+        to += panels * panel_floats;
+        lines -= panels * width;
+    }
 }
 
 /* LANES lines by LANES steps become LANES steps of the panel. */
@@ -108,8 +136,8 @@ ALWAYS_INLINE void pack_edge_block(const int room, const bool bf16, const char *
         store_step(to + i * width, room, end, block[i]);
 }
 
-/* Stored rows are lines: turn them. */
-ALWAYS_INLINE void pack_lines(const int width, const bool bf16, const void *data, int64_t ld,
+/* Stored rows are lines: turn them. One panel. */
+ALWAYS_INLINE void pack_lines_panel(const int width, const bool bf16, const void *data, int64_t ld,
     int64_t lines, int64_t depth, float *to)
 {
     const int element_bytes = bf16 ? 2 : 4;
@@ -130,9 +158,19 @@ ALWAYS_INLINE void pack_lines(const int width, const bool bf16, const void *data
     }
 }
 
-/* Packs lines [line, line+lines) (padded to `width`) of steps [k, k+depth). */
-ALWAYS_INLINE void pack_panel(const int width, const struct operand *from, int64_t line,
-    int64_t lines, int64_t k, int64_t depth, float *to)
+ALWAYS_INLINE void pack_lines(const int width, const bool bf16, const void *data, int64_t ld,
+    int64_t lines, int64_t depth, float *to)
+{
+    for (; lines > 0; lines -= width, to += width * depth) {
+        pack_lines_panel(width, bf16, data, ld, lines, depth, to);
+        data = (const char *)data + width * ld * (bf16 ? 2 : 4);
+    }
+}
+
+/* Packs lines [line, line+lines) of steps [k, k+depth) into panels of `width` lines, the last one
+ * padded, `width` * `depth` floats apart. */
+ALWAYS_INLINE void pack(const int width, const struct operand *from, int64_t line, int64_t lines,
+    int64_t k, int64_t depth, float *to)
 {
     if (from->steps_stored_apart) {
         const void *data = element(from, k, line);

@@ -52,8 +52,7 @@ static const struct group groups[] = {
 };
 enum { GROUP_COUNT = sizeof groups / sizeof *groups };
 
-/* ---- pinning -----------------------------------------------------------------------------------
- */
+/* ---- pinning ----------------------------------------------------------------------------- */
 
 /* The first CPUs this process may use. Returns how many, at most 2. */
 static int first_cpus(int cpus[2])
@@ -86,8 +85,7 @@ static void pin_threads(const struct peers *peers)
     closedir(tasks);
 }
 
-/* ---- measuring ---------------------------------------------------------------------------------
- */
+/* ---- measuring --------------------------------------------------------------------------- */
 
 static void pause_s(double seconds)
 {
@@ -175,8 +173,7 @@ bool peers_wants(const struct peers *peers, const char *name)
     return false;
 }
 
-/* ---- a process per group -----------------------------------------------------------------------
- */
+/* ---- a process per group ----------------------------------------------------------------- */
 
 /* Runs a group in this process; the exit status. */
 static int run_group(const struct group *group, struct peers *peers)

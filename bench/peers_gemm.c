@@ -14,8 +14,7 @@
 #include "kernels/gemm.h"
 #include "probe/seed.h"
 
-/* ---- OpenBLAS ----------------------------------------------------------------------------------
- */
+/* ---- OpenBLAS ---------------------------------------------------------------------------- */
 
 enum { CBLAS_ROW_MAJOR = 101, CBLAS_AS_STORED = 111, CBLAS_TRANSPOSED = 112 };
 
@@ -45,8 +44,7 @@ static int openblas_load(struct openblas *out)
     return -1;
 }
 
-/* ---- operands ----------------------------------------------------------------------------------
- */
+/* ---- operands ---------------------------------------------------------------------------- */
 
 struct shape {
     const char *name;
@@ -109,8 +107,7 @@ static struct gemm_args args_of(const struct shape *s, const struct operands *o,
         .ldc = s->n};
 }
 
-/* ---- contestants -------------------------------------------------------------------------------
- */
+/* ---- contestants ------------------------------------------------------------------------- */
 
 struct side {
     struct gemm_args args;
@@ -145,8 +142,7 @@ static void run_openblas(void *context)
         (int)g->ldc);
 }
 
-/* ---- checking ----------------------------------------------------------------------------------
- */
+/* ---- checking ---------------------------------------------------------------------------- */
 
 enum { CHECKED = 200 };
 
@@ -183,8 +179,7 @@ static bool check(struct side *side, void (*run)(void *), bool exact)
     return true;
 }
 
-/* ---- bars --------------------------------------------------------------------------------------
- */
+/* ---- bars -------------------------------------------------------------------------------- */
 
 struct bar {
     struct shape shape;

@@ -60,6 +60,7 @@ struct dev_operation {
             void *to;
             const void *from;
             int64_t bytes;
+            double enqueued_s; /* for the backend that paces */
         } copy;
         struct {
             void *to;

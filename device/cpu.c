@@ -31,6 +31,11 @@ struct engine {
     double free_s;      /* when what is booked is through */
 };
 
+struct cpu_stream {
+    struct worker *worker;
+    double done_s; /* when its last operation was done, by its pace; the worker's */
+};
+
 struct cpu {
     struct host_arena device, host;
     struct engine engines[2]; /* DEV_H2D, DEV_D2H */
@@ -40,11 +45,17 @@ struct cpu {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+static struct worker *worker_of(const struct stream *stream)
+{
+    const struct cpu_stream *state = stream->state;
+    return state->worker;
+}
+
 /* Gives back what the main stream is done with; with `wait`, all that was freed. */
 static void collect_retired(struct device *dev, bool wait)
 {
     struct cpu *cpu = dev->state;
-    struct worker *main_worker = dev->streams[0]->state;
+    struct worker *main_worker = worker_of(dev->streams[0]);
     while (cpu->retired && (wait || worker_reached(main_worker, cpu->retired->ticket))) {
         struct retired *first = cpu->retired;
         worker_reach(main_worker, first->ticket);
@@ -105,29 +116,42 @@ static void cpu_host_give(struct device *dev, void *block, int64_t bytes)
 
 /* ---- operations, on a stream's worker -------------------------------------------------------- */
 
-/* Books the direction for `bytes` and tells when they are through; 0 when it is not paced. */
-static double book(struct engine *engine, int64_t bytes)
+/* Books the direction for `bytes` that could begin at `ready_s`, and tells when they are through.
+ */
+static double book(struct engine *engine, int64_t bytes, double ready_s)
 {
-    if (!(engine->bytes_per_s > 0))
-        return 0;
     pthread_mutex_lock(&engine->lock);
-    double now_s = timing_now_s();
-    double begin_s = engine->free_s > now_s ? engine->free_s : now_s;
+    double begin_s = engine->free_s > ready_s ? engine->free_s : ready_s;
     double end_s = begin_s + (double)bytes / engine->bytes_per_s;
     engine->free_s = end_s;
     pthread_mutex_unlock(&engine->lock);
     return end_s;
 }
 
-static void run_copy(struct stream *stream, struct cpu *cpu, const struct dev_operation *operation)
+static bool is_paced(const struct cpu *cpu, const struct dev_operation *operation)
 {
-    enum dev_copy direction = operation->copy.direction;
+    return operation->kind == OP_COPY && operation->copy.direction != DEV_D2D &&
+           cpu->engines[operation->copy.direction].bytes_per_s > 0;
+}
+
+/* A paced copy begins when it was enqueued and the stream was done with what came before, by its
+ * pace: so the little that every sleep is late does not add up over a row of copies. */
+static double run_copy(
+    struct stream *stream, struct cpu *cpu, const struct dev_operation *operation)
+{
+    const struct cpu_stream *state = stream->state;
     int64_t bytes = operation->copy.bytes;
-    double end_s = direction == DEV_D2D ? 0 : book(&cpu->engines[direction], bytes);
+    double end_s = 0;
+    if (is_paced(cpu, operation)) {
+        double ready_s = operation->copy.enqueued_s;
+        end_s = book(&cpu->engines[operation->copy.direction], bytes,
+            ready_s > state->done_s ? ready_s : state->done_s);
+    }
     pool_begin_work(cpu->team.pool);
     memcpy(operation->copy.to, operation->copy.from, (size_t)bytes);
     pool_end_work(cpu->team.pool);
     worker_sleep_until(stream, end_s);
+    return end_s > 0 ? end_s : timing_now_s();
 }
 
 static void run_kernel(struct cpu *cpu, const struct dev_operation *operation)
@@ -152,14 +176,16 @@ static void add_span(
     trace_add_span(stream->dev->config.trace, &span);
 }
 
-static void wait_for(struct stream *stream, struct event event)
+/* False when there was nothing to wait for. */
+static bool wait_for(struct stream *stream, struct event event)
 {
-    struct worker *worker = event.stream->state;
+    struct worker *worker = worker_of(event.stream);
     if (worker_reached(worker, event.ticket))
-        return;
+        return false;
     double begin_s = timing_now_s();
     worker_reach(worker, event.ticket);
     add_span(stream, TRACE_WAIT, event.stream->name, begin_s);
+    return true;
 }
 
 static void run_exchange(struct stream *stream, const struct dev_operation *operation)
@@ -172,11 +198,13 @@ static void run_exchange(struct stream *stream, const struct dev_operation *oper
     add_span(stream, TRACE_MESSAGE, label, begin_s);
 }
 
+/* Carries out an operation and notes when it was done. */
 static void run(struct stream *stream, const struct dev_operation *operation)
 {
     static const char *const copy_names[] = {"h2d", "d2h", "d2d"};
     struct cpu *cpu = stream->dev->state;
-    double begin_s = timing_now_s();
+    struct cpu_stream *state = stream->state;
+    double begin_s = timing_now_s(), done_s = 0;
     switch (operation->kind) {
     case OP_LAUNCH:
         pool_enter(cpu->team.pool);
@@ -186,7 +214,7 @@ static void run(struct stream *stream, const struct dev_operation *operation)
         add_span(stream, TRACE_KERNEL, operation->launch.kernel->name, begin_s);
         break;
     case OP_COPY:
-        run_copy(stream, cpu, operation);
+        done_s = run_copy(stream, cpu, operation);
         add_span(stream, TRACE_COPY, copy_names[operation->copy.direction], begin_s);
         break;
     case OP_FILL:
@@ -197,7 +225,8 @@ static void run(struct stream *stream, const struct dev_operation *operation)
         run_fill(cpu, operation);
         break;
     case OP_WAIT:
-        wait_for(stream, operation->wait);
+        if (!wait_for(stream, operation->wait))
+            return;
         break;
     case OP_EXCHANGE:
         run_exchange(stream, operation);
@@ -205,8 +234,9 @@ static void run(struct stream *stream, const struct dev_operation *operation)
     case OP_MEMORY:
         trace_add_memory(
             stream->dev->config.trace, stream->dev->config.rank, begin_s, &operation->memory);
-        break;
+        return;
     }
+    state->done_s = done_s > 0 ? done_s : timing_now_s();
 }
 
 static void execute(struct stream *stream, struct dev_operation *operation)
@@ -266,23 +296,36 @@ static enum dev_status cpu_open(struct device *dev, char *error, int size)
 static bool cpu_stream_open(struct stream *stream)
 {
     struct cpu *cpu = stream->dev->state;
-    stream->state = worker_create(stream, cpu->team.pool, execute);
-    return stream->state;
+    struct cpu_stream *state = calloc(1, sizeof *state);
+    if (!state)
+        return false;
+    state->worker = worker_create(stream, cpu->team.pool, execute);
+    if (!state->worker) {
+        free(state);
+        return false;
+    }
+    stream->state = state;
+    return true;
 }
 
 static void cpu_stream_close(struct stream *stream)
 {
-    worker_free(stream->state);
+    worker_free(worker_of(stream));
+    free(stream->state);
 }
 
 static bool cpu_enqueue(struct stream *stream, const struct dev_operation *operation)
 {
-    return worker_enqueue(stream->state, operation);
+    if (!is_paced(stream->dev->state, operation))
+        return worker_enqueue(worker_of(stream), operation);
+    struct dev_operation paced = *operation;
+    paced.copy.enqueued_s = timing_now_s();
+    return worker_enqueue(worker_of(stream), &paced);
 }
 
 static void cpu_reach(struct stream *stream, int64_t ticket)
 {
-    worker_reach(stream->state, ticket);
+    worker_reach(worker_of(stream), ticket);
 }
 
 static double cpu_clock_s(struct device *dev)

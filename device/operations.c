@@ -43,7 +43,7 @@ static void copy(
     if (!touch(stream, from_table, name, (struct dev_access){from, bytes, false}) ||
         !touch(stream, to_table, name, (struct dev_access){to, bytes, true}))
         return;
-    struct dev_operation operation = {.kind = OP_COPY, .copy = {direction, to, from, bytes}};
+    struct dev_operation operation = {.kind = OP_COPY, .copy = {direction, to, from, bytes, 0}};
     dev_submit(stream, &operation);
 }
 

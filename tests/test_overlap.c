@@ -86,7 +86,7 @@ static void test_three_streams(bool serial)
             "serial streams: nothing overlaps, the whole is %.2f times the longest", best);
     } else {
         tap_ok(best <= 1.2, "two copies and a kernel: the whole is %.3f times the longest", best);
-        tap_ok(shared_s > 0.8 * KERNEL_S, "copies and kernel share %.1f ms", shared_s * 1e3);
+        tap_ok(shared_s > 0.5 * KERNEL_S, "copies and kernel share %.1f ms", shared_s * 1e3);
     }
     close_case(&it);
     trace_free(trace);

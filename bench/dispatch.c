@@ -112,6 +112,9 @@ static int problem_open(struct program_state *p, struct problem *problem)
                 moe_routing_topk(&problem->routing));
         topk = moe_routing_topk(&problem->routing);
     }
+    if (topk > MOE_TOPK_MAX)
+        return options_refuse(p->options, "routing", "%s has %d slots a token, allowed at most %d",
+            line->routing, topk, MOE_TOPK_MAX);
     for (int r = 0; r < ranks; r++)
         problem->tokens[r] = uneven->count ? uneven->values[r] : line->tokens;
     problem->shape = (struct moe_shape){.ranks = ranks,
@@ -139,8 +142,19 @@ static int check_case(struct program_state *p)
     struct problem problem = {.steps = 0};
     int status = problem_open(p, &problem);
     double tokens = 0;
-    for (int r = 0; status < 0 && r < problem.shape.ranks; r++)
+    for (int r = 0; status < 0 && r < problem.shape.ranks; r++) {
         tokens += (double)problem.tokens[r];
+        if (problem.tokens[r] * problem.shape.topk > INT32_MAX)
+            status =
+                options_refuse(p->options, "tokens", "rank %d has %lld routes, allowed at most %d",
+                    r, (long long)(problem.tokens[r] * problem.shape.topk), INT32_MAX);
+    }
+    if (status < 0 && p->line.chunk_count && p->line.chunk_budget &&
+        takes(p->common.impl, "chunk-count"))
+        status = options_refuse(p->options, "chunk-budget", "has no effect beside --chunk-count");
+    if (status < 0 && p->line.max_chunks && !p->line.chunk_budget &&
+        takes(p->common.impl, "max-chunks"))
+        status = options_refuse(p->options, "max-chunks", "has no effect without --chunk-budget");
     double values =
         tokens * problem.shape.topk * (4.0 * (double)p->line.hidden + 4.0 * (double)p->line.ffn) +
         3.0 * (double)p->line.experts * (double)p->line.hidden * (double)p->line.ffn;
@@ -206,14 +220,19 @@ static int describe_step(
     json_t *loads = json_array();
     for (int r = 0; r < shape->ranks; r++)
         json_array_append_new(loads, json_integer(layout.plan.load[r]));
+    json_t *tokens = json_array();
+    for (int r = 0; r < shape->ranks; r++)
+        json_array_append_new(tokens, json_integer(shape->tokens[r]));
     json_decref(result->plan);
-    result->plan = json_pack("{s:I, s:o, s:o, s:o, s:b, s:I, s:I, s:I}", "chunks",
-        (json_int_t)partition.chunks, "routes_to_rank", moe_load_json(&per_rank),
-        "routes_to_expert", moe_load_json(&per_expert), "computed_by_rank", loads, "planned",
-        layout.plan.planned && plans(run->impl), "capacity", (json_int_t)layout.plan.cap, "excess",
-        (json_int_t)layout.plan.excess, "transfers", (json_int_t)layout.plan.transfers);
-    snprintf(key, sizeof key, "%s %lld %lld %d", p->line.routing, (long long)run->inputs->total,
-        (long long)shape->experts, shape->topk);
+    result->plan = json_pack("{s:o, s:i, s:I, s:o, s:o, s:o, s:b, s:I, s:I, s:I}", "tokens_by_rank",
+        tokens, "topk", shape->topk, "chunks", (json_int_t)partition.chunks, "routes_to_rank",
+        moe_load_json(&per_rank), "routes_to_expert", moe_load_json(&per_expert),
+        "computed_by_rank", loads, "planned", layout.plan.planned && plans(run->impl), "capacity",
+        (json_int_t)layout.plan.cap, "excess", (json_int_t)layout.plan.excess, "transfers",
+        (json_int_t)layout.plan.transfers);
+    snprintf(key, sizeof key, "%.300s %lld %lld %d %d %lld", p->line.routing,
+        (long long)run->inputs->total, (long long)shape->experts, shape->topk, shape->ranks,
+        (long long)p->common.seed);
     if (strcmp(key, p->described)) {
         moe_load_text(&per_rank, ranks_text, sizeof ranks_text);
         moe_load_text(&per_expert, experts_text, sizeof experts_text);
@@ -302,8 +321,8 @@ static int check_step(struct program_state *p, struct report *report, struct moe
 }
 
 /* Median and 95th percentile of the steps' peaks. */
-static void note_steps(
-    struct case_result *result, const int64_t *peaks, int64_t steps, int64_t worst)
+static void note_steps(struct case_result *result, const struct moe_routing *routing,
+    const int64_t *peaks, int64_t steps, int64_t worst)
 {
     struct moe_load load;
     if (steps < 2 || moe_load_of(&load, peaks, steps))
@@ -314,9 +333,17 @@ static void note_steps(
     units_bytes(load.median, median, sizeof median);
     units_bytes(load.p95, p95, sizeof p95);
     units_bytes(load.max, most, sizeof most);
-    snprintf(result->note, sizeof result->note,
-        "%lld steps: peak median %s, p95 %s, max %s (step %lld, shown)", (long long)steps, median,
-        p95, most, (long long)worst);
+    int64_t layers = routing->profile == MOE_TRACE ? routing->trace.layers : 1;
+    char which[64];
+    if (layers > 1)
+        snprintf(which, sizeof which, "step %lld, layer %lld", (long long)(worst / layers),
+            (long long)(worst % layers));
+    else
+        snprintf(which, sizeof which, "step %lld", (long long)worst);
+    size_t at = strlen(result->note);
+    snprintf(result->note + at, sizeof result->note - at,
+        "%s%lld %s: peak median %s, p95 %s, max %s (%s, shown)", at ? "; " : "", (long long)steps,
+        layers > 1 ? "steps and layers" : "steps", median, p95, most, which);
 }
 
 static void fill_throughput(
@@ -356,6 +383,8 @@ static int64_t worst_step(struct program_state *p, struct report *report, struct
             worst = fail(result, "no host memory for the inputs");
             break;
         }
+        if (problem->steps > 1) /* the step that is kept describes its own load */
+            p->described[0] = 0;
         run->inputs = &inputs;
         bool good = check_step(p, report, run, &inputs, &one) == 0 &&
                     case_verdict(&one) != VERDICT_MISMATCH;
@@ -372,7 +401,7 @@ static int64_t worst_step(struct program_state *p, struct report *report, struct
         case_result_free(&one);
     }
     if (worst >= 0)
-        note_steps(result, peaks, problem->steps, worst);
+        note_steps(result, &problem->routing, peaks, problem->steps, worst);
     free(peaks);
     return worst;
 }
@@ -387,6 +416,9 @@ static void measure(struct program_state *p, struct report *report, struct probl
         return;
     }
     report_progress(report, "measuring");
+    struct ranks_config untraced = *run->ranks; /* a trace shows one pass, not every repetition */
+    untraced.device.trace = NULL;
+    run->ranks = &untraced;
     run->inputs = &inputs;
     run->collect = false;
     run->timed = p->common.pass == CASE_FORWARD    ? MOE_TIME_FORWARD
@@ -398,6 +430,28 @@ static void measure(struct program_state *p, struct report *report, struct probl
     moe_inputs_free(&inputs);
 }
 
+/* The tensors that every dispatcher needs, and rows for all routes once: less than any case takes.
+ * Says before anything is allocated when the machine cannot hold even that. */
+static bool fits_machine(const struct moe_shape *shape, struct case_result *result)
+{
+    double tokens = 0, type = (double)dtype_bytes(shape->dtype);
+    char need[32], have[32];
+    for (int r = 0; r < shape->ranks; r++)
+        tokens += (double)shape->tokens[r];
+    double weights = 3.0 * (double)shape->experts * (double)shape->ffn * (double)shape->hidden;
+    double total = weights * (type + 4) + 4 * tokens * (double)shape->hidden * type +
+                   tokens * shape->topk * ((double)shape->hidden * type + 24);
+    int64_t limit = host_memory_limit_bytes();
+    if (limit <= 0 || total <= (double)limit)
+        return true;
+    units_bytes((int64_t)total, need, sizeof need);
+    units_bytes(limit, have, sizeof have);
+    result->status = CASE_OOM;
+    snprintf(result->reason, sizeof result->reason,
+        "all ranks together need more than %s, this machine has %s", need, have);
+    return false;
+}
+
 static void run_case(void *context, struct report *report, struct case_result *result)
 {
     struct program_state *p = context;
@@ -406,6 +460,14 @@ static void run_case(void *context, struct report *report, struct case_result *r
     struct timing_protocol protocol = case_timing_protocol(&p->common);
     if (problem_open(p, &problem) >= 0) { /* looked at before: a trace that has changed since */
         fail(result, "the routing can no longer be read");
+        moe_routing_free(&problem.routing);
+        return;
+    }
+    if (problem.routing.profile == MOE_TRACE) { /* it brings its own, recorded in the plan */
+        options_absent(p->options, "tokens");
+        options_absent(p->options, "topk");
+    }
+    if (!fits_machine(&problem.shape, result)) {
         moe_routing_free(&problem.routing);
         return;
     }

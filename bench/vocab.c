@@ -389,6 +389,9 @@ static void check_then_measure(struct program_state *p, struct report *report,
         return; /* a wrong result has no time */
     vocab_outputs_free(&run->outputs);
     report_progress(report, "measuring");
+    struct ranks_config untraced = *run->ranks; /* a trace shows one pass, not every repetition */
+    untraced.device.trace = NULL;
+    run->ranks = &untraced;
     run->collect = false;
     run->timed = p->common.pass == CASE_FORWARD    ? VOCAB_TIME_FORWARD
                  : p->common.pass == CASE_BACKWARD ? VOCAB_TIME_BACKWARD

@@ -3,6 +3,7 @@
 
 /* Sizes whose products still fit 64-bit byte counts. */
 #define MOST_TOKENS (INT64_C(1) << 28)
+#define MOST_CHUNKS (INT64_C(1) << 20)
 #define MOST_WIDTH (INT64_C(1) << 20)
 #define MOST_EXPERTS (INT64_C(1) << 16)
 
@@ -134,7 +135,7 @@ static const struct option schedule_options[] = {
         .by_impl = true,
         .argument = "K",
         .fallback = "0",
-        .high = MOST_TOKENS,
+        .high = MOST_CHUNKS,
         .help = "the chunk count itself; 0 = from the budget"},
     {.name = "chunks",
         .kind = OPTION_NAME,

@@ -79,6 +79,7 @@ static void write_field(const struct option_entry *entry, const union option_val
 
 bool options_next(struct options *options)
 {
+    memset(options->absent, 0, (size_t)options->count * sizeof *options->absent);
     if (!options->started)
         options->started = true;
     else if (!turn(options))
@@ -150,7 +151,15 @@ const struct option *options_at(const struct options *options, int index)
 bool options_present(const struct options *options, int index)
 {
     const struct option_entry *entry = &options->entries[index];
-    return entry->set && options_takes(options, chosen_impl(options), entry->option);
+    return entry->set && !options->absent[index] &&
+           options_takes(options, chosen_impl(options), entry->option);
+}
+
+void options_absent(struct options *options, const char *name)
+{
+    for (int i = 0; i < options->count; i++)
+        if (!strcmp(options->entries[i].option->name, name))
+            options->absent[i] = true;
 }
 
 bool options_varies(const struct options *options, int index)

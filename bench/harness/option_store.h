@@ -36,6 +36,7 @@ struct options {
     const char **arguments;
     int argument_count;
     bool started;
+    bool *absent; /* [count]: options_absent in the current case */
 };
 
 /* Parses what was given, or a default, into entry->values. False with `problem`, of

@@ -255,7 +255,8 @@ static struct options *create(const struct program *program)
         options->count += program->groups[g].count;
     options->entries = calloc((size_t)options->count + 1, sizeof *options->entries);
     options->arguments = calloc((size_t)program->most_arguments + 1, sizeof *options->arguments);
-    if (!options->entries || !options->arguments) {
+    options->absent = calloc((size_t)options->count + 1, sizeof *options->absent);
+    if (!options->entries || !options->arguments || !options->absent) {
         options_free(options);
         return NULL;
     }
@@ -304,5 +305,6 @@ void options_free(struct options *options)
         option_entry_clear(&options->entries[i]);
     free(options->entries);
     free(options->arguments);
+    free(options->absent);
     free(options);
 }

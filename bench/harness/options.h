@@ -152,6 +152,10 @@ const struct option *options_at(const struct options *options, int index);
 /* In the current case: is option `index` set, and does the implementation take it? */
 bool options_present(const struct options *options, int index);
 
+/* In the current case this option has no part: something else (a trace) brings what it would say.
+ */
+void options_absent(struct options *options, const char *name);
+
 /* Takes more than one value over the cases. */
 bool options_varies(const struct options *options, int index);
 

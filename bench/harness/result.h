@@ -74,7 +74,7 @@ struct case_figure {
 struct case_result {
     enum case_status status;
     char reason[CASE_FAULT_MAX + 64]; /* unless ok */
-    char note[CASE_FAULT_MAX];        /* a line under the case; "" = none */
+    char note[2 * CASE_FAULT_MAX];    /* a line under the case; "" = none */
 
     char against[64]; /* case_check_text; "" = off */
     struct case_tensor tensors[CASE_TENSORS_MAX];

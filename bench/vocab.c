@@ -437,6 +437,16 @@ static void run_case(void *context, struct report *report, struct case_result *r
     struct vocab_options options = current_options(p);
     struct vocab_inputs inputs = {.seed = 0};
     bool backward = p->common.pass != CASE_FORWARD;
+    if (p->common.load) { /* the files bring their own: no default may stand in its place */
+        static const char *const replaced[] = {
+            "tokens", "hidden", "vocab", "dtype", "ignored", "seed"};
+        for (int i = 0; i < 6; i++)
+            options_absent(p->options, replaced[i]);
+        snprintf(result->note, sizeof result->note,
+            "loaded: %lld tokens, hidden %lld, vocab %lld, %s",
+            (long long)vocab_total_tokens(&shape), (long long)shape.hidden, (long long)shape.vocab,
+            shape.dtype == DTYPE_BF16 ? "bf16" : "f32");
+    }
     if (p->line.plan) {
         describe_plan(impl, &shape, &options, backward, result);
         return;

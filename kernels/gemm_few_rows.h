@@ -27,7 +27,7 @@ ALWAYS_INLINE void direct_tile(const int rows, const bool bf16, int64_t depth, c
     chains_begin(chain, rows, DIRECT_VECTORS, NULL, chains);
     for (int64_t k = 0; k < depth; k++, a += DIRECT_ROWS, b += b_step_bytes) {
         vec column[DIRECT_VECTORS];
-#pragma GCC unroll 4
+        UNROLLED
         for (int j = 0; j < DIRECT_VECTORS; j++) {
             column[j] = load(b + j * vector_bytes, bf16);
             __builtin_prefetch(b + (2 * DIRECT_VECTORS + j) * vector_bytes);
@@ -92,9 +92,8 @@ static int64_t direct_columns(const struct product *p, const struct gemm_scratch
     return columns;
 }
 
-/* ---- B stored [N, K], lanes over rows of C
- * ------------------------------------------------------- `groups` vectors of rows by `columns`
- * columns of chains. */
+/* ---- B stored [N, K] ---------------------------------------------------------------------
+ * A tile is `groups` vectors of rows by `columns` columns of chains. */
 
 /* C is row-major and the chains lie across it: each is gathered through a small square. */
 ALWAYS_INLINE void lanes_begin(
@@ -105,7 +104,7 @@ ALWAYS_INLINE void lanes_begin(
         for (int64_t m = 0; m < rows; m++)
             for (int i = 0; i < columns; i++)
                 lane[i * groups * LANES + m] = chains->from[m * chains->from_ld + i];
-#pragma GCC unroll 24
+    UNROLLED
     for (int q = 0; q < groups * columns; q++)
         chain[q] = vec_load(lane + q * LANES);
 }
@@ -114,7 +113,7 @@ ALWAYS_INLINE void lanes_end(const vec *chain, const int groups, const int colum
     const struct chains *chains)
 {
     float lane[LANE_ACCUMULATORS * LANES];
-#pragma GCC unroll 24
+    UNROLLED
     for (int q = 0; q < groups * columns; q++)
         vec_store(lane + q * LANES, chain[q]);
     for (int64_t m = 0; m < rows; m++)
@@ -140,8 +139,7 @@ ALWAYS_INLINE void lanes_copy(const int columns, const bool bf16, const char *b,
 }
 
 /* Runs the chains over one slab: `a` holds a panel of LANES rows per group, `a_group` floats apart.
- * Meanwhile `next`, what will be copied after it, is fetched one cache line per column at a time.
- */
+ * Meanwhile `next`, what is copied after it, is fetched: one cache line per column at each turn. */
 ALWAYS_INLINE void lanes_steps(vec *chain, const int groups, const bool bf16, int64_t steps,
     const float *a, int64_t a_group, const float *copy, int64_t copy_ld, const char *next,
     int64_t b_line_bytes)
@@ -154,13 +152,13 @@ ALWAYS_INLINE void lanes_steps(vec *chain, const int groups, const bool bf16, in
         const int64_t end = at_most_long(k0 + per_line, steps);
         for (int64_t k = k0; k < end; k++, a += LANES) {
             vec row[4];
-#pragma GCC unroll 4
+            UNROLLED
             for (int g = 0; g < groups; g++)
                 row[g] = vec_load(a + g * a_group);
-#pragma GCC unroll 24
+            UNROLLED
             for (int i = 0; i < columns; i++) {
                 const vec column = vec_set(copy[i * copy_ld + k]);
-#pragma GCC unroll 4
+                UNROLLED
                 for (int g = 0; g < groups; g++)
                     chain[i * groups + g] = vec_fma(row[g], column, chain[i * groups + g]);
             }

@@ -5,9 +5,9 @@
  * order, so that each element sees one unbroken chain of fused multiply-adds. Lanes run across
  * outputs, never along k.
  *
- * Blocks are chosen for the caches: `rows` x `depth` of packed A for the second level, `columns` x
- * `depth` of packed B for the third, one panel of B for the first. Products with few rows do not
- * repay packing B (gemm_few_rows.h). */
+ * Blocks are chosen for the caches: `rows` x `depth` of packed A and a panel of B fit the second
+ * level, `columns` x `depth` of packed B the third. Products with few rows do not repay packing B
+ * (gemm_few_rows.h). */
 #include "kernels/gemm_isa.h"
 #include "kernels/isa_variants.h"
 #if defined ISA_IS_avx512
@@ -120,8 +120,8 @@ static void multiply_tile(int64_t rows, int64_t columns, int64_t depth, const fl
         tile_edge(at_most(rows, TILE_ROWS), at_most(columns, TILE_COLUMNS), depth, a, b, chains);
 }
 
-/* Packed A times packed B. The inner loop goes down C's rows, so that one panel of B stays in the
- * first-level cache. */
+/* Packed A times packed B. The inner loop goes down C's rows, so that one panel of B, once near,
+ * serves all of them. */
 static void multiply_block(int64_t rows, int64_t columns, int64_t depth,
     const struct gemm_scratch *scratch, const struct chains *whole)
 {

@@ -2,13 +2,13 @@
  * step, so that a tile reads it straight through. Packing also widens BF16 and pads with +0. */
 #pragma once
 
-/* One operand. `lines` are rows of A or columns of B: what a result is made along. */
+/* One operand. Its lines are rows of A or columns of B, its steps run along k. A stored row holds
+ * one step of every line where the steps are stored apart, else one whole line. */
 struct operand {
     const void *data;
     int64_t ld; /* elements between stored rows */
     bool bf16;
-    bool steps_stored_apart; /* a stored row is one step of k across all lines; else it is one line
-                              */
+    bool steps_stored_apart;
 };
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
@@ -66,7 +66,7 @@ ALWAYS_INLINE void store_step(float *to, int count, const float *end, vec value)
 ALWAYS_INLINE void pack_step(
     const int width, const bool bf16, const char *from, int64_t lines, float *to, const float *end)
 {
-#pragma GCC unroll 16
+    UNROLLED
     for (int i = 0; i < width; i += LANES) {
         const int room = width - i < LANES ? width - i : LANES;
         const char *at = from + i * (bf16 ? 2 : 4);
@@ -92,7 +92,7 @@ ALWAYS_INLINE void pack_steps(const int width, const bool bf16, const void *data
         for (int64_t k = 0; k < depth; k++, from += step_bytes) {
             float *step = to + k * width;
             if (whole) {
-#pragma GCC unroll 4
+                UNROLLED
                 for (int p = 0; p < PANELS_ABREAST; p++, step += panel_floats)
                     pack_step(width, bf16, from + p * panel_bytes, INT64_MAX, step,
                         to + (p + 1) * panel_floats);
@@ -113,13 +113,13 @@ ALWAYS_INLINE void pack_block(const int room, const bool bf16, const char *from,
     const int width, float *to, const float *end)
 {
     vec block[LANES];
-#pragma GCC unroll 16
+    UNROLLED
     for (int i = 0; i < LANES; i++, from += line_bytes) {
         block[i] = i < room ? load(from, bf16) : vec_zero();
         __builtin_prefetch(from + PACK_AHEAD_BYTES);
     }
     vec_transpose(block);
-#pragma GCC unroll 16
+    UNROLLED
     for (int i = 0; i < LANES; i++)
         store_step(to + i * width, room, end, block[i]);
 }

@@ -31,14 +31,14 @@ ALWAYS_INLINE void chains_begin(
 {
     const float *from = chains->from;
     if (!from) {
-#pragma GCC unroll 64
+        UNROLLED
         for (int q = 0; q < rows * vectors; q++)
             chain[q] = vec_zero();
         return;
     }
-#pragma GCC unroll 16
+    UNROLLED
     for (int i = 0; i < rows; i++, from += chains->from_ld) {
-#pragma GCC unroll 4
+        UNROLLED
         for (int j = 0; j < vectors; j++)
             chain[i * vectors + j] =
                 lanes ? vec_load_first(from + j * LANES, lanes[j]) : vec_load(from + j * LANES);
@@ -49,9 +49,9 @@ ALWAYS_INLINE void chains_store(const vec *chain, const int rows, const int vect
     const int *lanes, const bool add, const struct chains *chains)
 {
     float *to = chains->to;
-#pragma GCC unroll 16
+    UNROLLED
     for (int i = 0; i < rows; i++, to += chains->to_ld) {
-#pragma GCC unroll 4
+        UNROLLED
         for (int j = 0; j < vectors; j++) {
             float *at = to + j * LANES;
             vec value = chain[i * vectors + j];
@@ -78,10 +78,10 @@ ALWAYS_INLINE void chains_end(const vec *chain, const int rows, const int vector
 ALWAYS_INLINE void chains_step(
     vec *chain, const int rows, const int vectors, const float *a, const vec *column)
 {
-#pragma GCC unroll 16
+    UNROLLED
     for (int i = 0; i < rows; i++) {
         const vec row = vec_set(a[i]);
-#pragma GCC unroll 4
+        UNROLLED
         for (int j = 0; j < vectors; j++)
             chain[i * vectors + j] = vec_fma(row, column[j], chain[i * vectors + j]);
     }
@@ -94,7 +94,7 @@ ALWAYS_INLINE void tile(const int rows, const int *lanes, int64_t depth, const f
     chains_begin(chain, rows, TILE_VECTORS, lanes, chains);
     for (int64_t k = 0; k < depth; k++, a += TILE_ROWS, b += TILE_COLUMNS) {
         vec column[TILE_VECTORS];
-#pragma GCC unroll 4
+        UNROLLED
         for (int j = 0; j < TILE_VECTORS; j++)
             column[j] = vec_load(b + j * LANES);
         chains_step(chain, rows, TILE_VECTORS, a, column);
@@ -102,14 +102,13 @@ ALWAYS_INLINE void tile(const int rows, const int *lanes, int64_t depth, const f
     chains_end(chain, rows, TILE_VECTORS, lanes, chains);
 }
 
-/* `next`: C of the tile that follows, fetched while this one's chains run; NULL at an edge. */
+/* `next`: C of the tile that follows, fetched while this one's chains run. */
 static __attribute__((noinline)) void tile_full(
     int64_t depth, const float *a, const float *b, const struct chains *chains, const float *next)
 {
-    if (next)
-        for (int i = 0; i < TILE_ROWS; i++)
-            for (int j = 0; j < TILE_COLUMNS; j += 16)
-                __builtin_prefetch(next + i * chains->to_ld + j, 1, 3);
+    for (int i = 0; i < TILE_ROWS; i++)
+        for (int j = 0; j < TILE_COLUMNS; j += 16)
+            __builtin_prefetch(next + i * chains->to_ld + j, 1, 3);
     tile(TILE_ROWS, NULL, depth, a, b, chains);
 }
 

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "kernels/gemm_unroll.h"
 
 enum {
     LANES = 8,
@@ -81,20 +82,20 @@ static inline vec vec_load_bf16_first(const uint16_t *from, int count)
 static inline void vec_transpose(vec row[LANES])
 {
     vec pair[LANES], half[LANES];
-#pragma GCC unroll 4
+    UNROLLED
     for (int i = 0; i < LANES; i += 2) {
         pair[i] = _mm256_unpacklo_ps(row[i], row[i + 1]);
         pair[i + 1] = _mm256_unpackhi_ps(row[i], row[i + 1]);
     }
     /* half[i + c], 128-bit part h: column 4h + c of rows i .. i+3 */
-#pragma GCC unroll 2
+    UNROLLED
     for (int i = 0; i < LANES; i += 4) {
         half[i] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0x44);
         half[i + 1] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0xee);
         half[i + 2] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0x44);
         half[i + 3] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0xee);
     }
-#pragma GCC unroll 4
+    UNROLLED
     for (int c = 0; c < 4; c++) {
         row[c] = _mm256_permute2f128_ps(half[c], half[4 + c], 0x20);
         row[4 + c] = _mm256_permute2f128_ps(half[c], half[4 + c], 0x31);

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "kernels/gemm_unroll.h"
 
 enum {
     LANES = 16,
@@ -82,20 +83,20 @@ static inline void vec_transpose(vec row[LANES])
 {
     __m512d pair[LANES];
     vec quarter[LANES];
-#pragma GCC unroll 8
+    UNROLLED
     for (int i = 0; i < LANES; i += 2) {
         pair[i] = _mm512_castps_pd(_mm512_unpacklo_ps(row[i], row[i + 1]));
         pair[i + 1] = _mm512_castps_pd(_mm512_unpackhi_ps(row[i], row[i + 1]));
     }
     /* quarter[i + c], 128-bit part q: column 4q + c of rows i .. i+3 */
-#pragma GCC unroll 4
+    UNROLLED
     for (int i = 0; i < LANES; i += 4) {
         quarter[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(pair[i], pair[i + 2]));
         quarter[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(pair[i], pair[i + 2]));
         quarter[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(pair[i + 1], pair[i + 3]));
         quarter[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(pair[i + 1], pair[i + 3]));
     }
-#pragma GCC unroll 4
+    UNROLLED
     for (int c = 0; c < 4; c++) {
         vec even_top = _mm512_shuffle_f32x4(quarter[c], quarter[4 + c], 0x88);
         vec odd_top = _mm512_shuffle_f32x4(quarter[c], quarter[4 + c], 0xdd);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "kernels/arith.h"
+#include "kernels/gemm_unroll.h"
 
 #ifdef ISA_IS_scalar
 enum {

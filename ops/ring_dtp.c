@@ -32,12 +32,10 @@
  * shard order at the end, whichever way the ring ran. Cost: four products of N V H for forward and
  * backward (logits are formed twice), P - 1 payload hops each way and P gradient hops. */
 #include "ops/ring_dtp.h"
-#include <stdio.h>
 #include "kernels/gemm.h"
 #include "kernels/rank_sum.h"
 #include "kernels/strip.h"
-
-#define DEFAULT_TILE 1024
+#include "ops/ring_dtp_memory.h"
 
 /* What travels: a shard's weight, or a batch with what its tokens need. */
 struct payload {
@@ -62,63 +60,6 @@ struct ring {
     struct payload slot[2];
 };
 
-/* ---- shapes -------------------------------------------------------------------------------------
- */
-
-bool ring_dtp_weights_move(const struct vocab_shape *shape, const struct vocab_options *options)
-{
-    if (options->move != VOCAB_MOVE_AUTO)
-        return options->move == VOCAB_MOVE_WEIGHTS;
-    return vocab_max_tokens(shape) * shape->ranks > shape->vocab;
-}
-
-int ring_dtp_check_options(
-    const struct vocab_shape *shape, const struct vocab_options *options, char *error, int size)
-{
-    if (ring_dtp_weights_move(shape, options) || options->tile % VOCAB_SEGMENT == 0 ||
-        options->tile >= vocab_max_shard_rows(shape))
-        return 0;
-    snprintf(error, (size_t)size,
-        "got %lld, allowed a multiple of %d or at least %lld (the largest shard), since "
-        "activations move here",
-        (long long)options->tile, VOCAB_SEGMENT, (long long)vocab_max_shard_rows(shape));
-    return -1;
-}
-
-/* Rows on the side that moves: a shard's, or a batch's. */
-static int64_t moving_rows(const struct vocab_shape *shape, bool weights_move, int index)
-{
-    return weights_move ? vocab_shard_rows(shape->vocab, shape->ranks, index)
-                        : shape->tokens[index];
-}
-
-static int64_t staying_rows(const struct vocab_shape *shape, bool weights_move, int rank)
-{
-    return moving_rows(shape, !weights_move, rank);
-}
-
-static int64_t most_moving_rows(const struct vocab_shape *shape, bool weights_move)
-{
-    return weights_move ? vocab_max_shard_rows(shape) : vocab_max_tokens(shape);
-}
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t tile_rows(const struct vocab_shape *shape, const struct vocab_options *options,
-    bool weights_move, int rank)
-{
-    int64_t tile = options->tile > 0 ? options->tile : DEFAULT_TILE;
-    return min64(tile, staying_rows(shape, weights_move, rank));
-}
-
 /* ---- the ring -----------------------------------------------------------------------------------
  */
 
@@ -139,20 +80,15 @@ static void ring_open(struct ring *ring, struct vocab *v)
         .next = (v->rank + 1) % v->shape.ranks,
         .previous = (v->rank + v->shape.ranks - 1) % v->shape.ranks,
         .hidden = v->shape.hidden};
-    ring->tile = tile_rows(&v->shape, &v->options, ring->weights_move, v->rank);
-    ring->most = most_moving_rows(&v->shape, ring->weights_move);
+    ring->tile = ring_dtp_tile_rows(&v->shape, &v->options, ring->weights_move, v->rank);
+    ring->most = ring_dtp_most_moving_rows(&v->shape, ring->weights_move);
     ring->logits = dev_alloc(v->dev, ring->tile * ring->most * 4, LIVE_LOGITS, "tile of logits");
-}
-
-static int slots(int ranks)
-{
-    return ranks > 2 ? 2 : ranks - 1;
 }
 
 static void slots_alloc(struct ring *ring, bool backward)
 {
     struct device *dev = ring->v->dev;
-    for (int i = 0; i < slots(ring->ranks); i++) {
+    for (int i = 0; i < ring_dtp_slots(ring->ranks); i++) {
         struct payload *slot = &ring->slot[i];
         slot->rows = dev_alloc(dev, ring->most * ring->hidden * dtype_bytes(ring->v->shape.dtype),
             LIVE_RING, "ring payload");
@@ -214,8 +150,8 @@ static void hop_payload(const struct ring *ring, struct hop *hop, int meeting)
 {
     const struct vocab_shape *shape = &ring->v->shape;
     struct payload from = held(ring, meeting), to = ring->slot[meeting % 2];
-    int64_t out = moving_rows(shape, ring->weights_move, met(ring, meeting));
-    int64_t in = moving_rows(shape, ring->weights_move, met(ring, meeting + 1));
+    int64_t out = ring_dtp_moving_rows(shape, ring->weights_move, met(ring, meeting));
+    int64_t in = ring_dtp_moving_rows(shape, ring->weights_move, met(ring, meeting + 1));
     int64_t row_bytes = ring->hidden * dtype_bytes(shape->dtype);
     hop_send(hop, ring->next, from.rows, out * row_bytes);
     hop_receive(hop, ring->previous, to.rows, in * row_bytes);
@@ -259,9 +195,9 @@ static struct tile tile_at(const struct ring *ring, int meeting, int64_t at)
     const struct vocab_shape *shape = &v->shape;
     struct payload moving = held(ring, meeting);
     int64_t row_bytes = ring->hidden * dtype_bytes(shape->dtype);
-    int64_t stay = staying_rows(shape, ring->weights_move, ring->rank);
-    int64_t part = min64(ring->tile, stay - at);
-    int64_t whole = moving_rows(shape, ring->weights_move, met(ring, meeting));
+    int64_t stay = ring_dtp_staying_rows(shape, ring->weights_move, ring->rank);
+    int64_t part = stay - at < ring->tile ? stay - at : ring->tile;
+    int64_t whole = ring_dtp_moving_rows(shape, ring->weights_move, met(ring, meeting));
     int shard = ring->weights_move ? met(ring, meeting) : ring->rank;
     struct tile t;
     if (ring->weights_move)
@@ -308,7 +244,7 @@ static void tile_logits(const struct ring *ring, const struct tile *t)
 static void meet_forward(
     const struct ring *ring, int meeting, float *max, float *sum, float *target_logit)
 {
-    int64_t stay = staying_rows(&ring->v->shape, ring->weights_move, ring->rank), at = 0;
+    int64_t stay = ring_dtp_staying_rows(&ring->v->shape, ring->weights_move, ring->rank), at = 0;
     do { /* once even with nothing to fold: the states are then empty, not unwritten */
         struct tile t = tile_at(ring, meeting, at);
         tile_logits(ring, &t);
@@ -332,7 +268,7 @@ static void meet_backward(const struct ring *ring, int meeting, float *staying, 
 {
     const struct vocab *v = ring->v;
     enum dtype type = v->shape.dtype;
-    int64_t stay = staying_rows(&v->shape, ring->weights_move, ring->rank), at = 0;
+    int64_t stay = ring_dtp_staying_rows(&v->shape, ring->weights_move, ring->rank), at = 0;
     do {
         struct tile t = tile_at(ring, meeting, at);
         tile_logits(ring, &t);
@@ -403,7 +339,7 @@ static void home_alloc(const struct ring *ring, struct home *home)
     if (ring->weights_move || ring->ranks == 1)
         return;
     home->candidate = dev_alloc(dev, bytes, LIVE_RING, "arriving target logits");
-    for (int i = 0; i < slots(ring->ranks); i++) {
+    for (int i = 0; i < ring_dtp_slots(ring->ranks); i++) {
         home->outbox[i].max = dev_alloc(dev, ring->most * 4, LIVE_RING, "leaving maxima");
         home->outbox[i].sum = dev_alloc(dev, ring->most * 4, LIVE_RING, "leaving sums");
         home->outbox[i].target = dev_alloc(dev, ring->most * 4, LIVE_RING, "leaving logits");
@@ -527,7 +463,7 @@ static void gradients_alloc(struct ring *ring, float *moving[3], float **staying
 {
     struct vocab *v = ring->v;
     int64_t row_bytes = ring->hidden * 4;
-    int64_t stay = staying_rows(&v->shape, ring->weights_move, ring->rank);
+    int64_t stay = ring_dtp_staying_rows(&v->shape, ring->weights_move, ring->rank);
     enum live_set stays = ring->weights_move ? LIVE_OUTPUT : LIVE_GRADIENTS;
     enum live_set moves = ring->weights_move ? LIVE_GRADIENTS : LIVE_OUTPUT;
     *staying = dev_alloc(v->dev, stay * row_bytes, stays, "gradient that stays");
@@ -545,8 +481,8 @@ static void hop_gradient(const struct ring *ring, struct hop *hop, float *moving
 {
     const struct vocab_shape *shape = &ring->v->shape;
     int64_t row_bytes = ring->hidden * 4;
-    int64_t out = moving_rows(shape, ring->weights_move, met(ring, meeting - 1));
-    int64_t in = moving_rows(shape, ring->weights_move, met(ring, meeting));
+    int64_t out = ring_dtp_moving_rows(shape, ring->weights_move, met(ring, meeting - 1));
+    int64_t in = ring_dtp_moving_rows(shape, ring->weights_move, met(ring, meeting));
     hop_send(hop, ring->next, moving[(meeting + 2) % 3], out * row_bytes);
     hop_receive(hop, ring->previous, moving[(meeting + 1) % 3], in * row_bytes);
 }
@@ -572,7 +508,7 @@ static enum dev_status backward(struct vocab *v)
         dev_wait(ring.main, arrived);
         if (j > 0) /* earlier meetings' sum + this meeting's part */
             add_f32(ring.main, moving[j % 3], moving[(j + 1) % 3],
-                moving_rows(&v->shape, ring.weights_move, met(&ring, j)) * ring.hidden);
+                ring_dtp_moving_rows(&v->shape, ring.weights_move, met(&ring, j)) * ring.hidden);
     }
     if (ring.ranks > 1) {
         struct hop hop = {.sends = 0};
@@ -589,99 +525,6 @@ static enum dev_status backward(struct vocab *v)
     return dev_status(v->dev);
 }
 
-/* ---- memory and order ---------------------------------------------------------------------------
- */
-
-/* Bytes of everything that a pass holds over resident; each is written where it is allocated. */
-struct sizes {
-    int64_t vectors, tile, payload, states, stay, move, dx_rounded;
-    int slots;
-};
-
-static struct sizes sizes(
-    const struct vocab_shape *shape, const struct vocab_options *options, int rank, bool backward)
-{
-    bool weights = ring_dtp_weights_move(shape, options);
-    int64_t hidden = shape->hidden, ranks = shape->ranks, tokens = shape->tokens[rank];
-    int64_t most = most_moving_rows(shape, weights);
-    int64_t rows_bytes = most * hidden * dtype_bytes(shape->dtype);
-    struct sizes s = {.slots = slots(shape->ranks)};
-    s.vectors = VOCAB_TOKEN_OUTPUT_BYTES * tokens;
-    s.tile = 4 * tile_rows(shape, options, weights, rank) * most;
-    s.payload = rows_bytes + (weights ? 0 : backward ? 16 * most : 8 * most);
-    if (!backward) {
-        s.states = tokens * (8 * ranks + 4);
-        if (!weights && ranks > 1)
-            s.states += 4 * tokens + s.slots * 12 * most;
-        return s;
-    }
-    s.stay = 4 * staying_rows(shape, weights, rank) * hidden;
-    s.move = 4 * most * hidden;
-    s.dx_rounded = shape->dtype == DTYPE_BF16 ? 2 * tokens * hidden : 0;
-    return s;
-}
-
-static int64_t pass_bytes(const struct vocab_shape *shape, const struct vocab_options *options,
-    int rank, int live_set, bool backward)
-{
-    struct sizes s = sizes(shape, options, rank, backward);
-    bool weights = ring_dtp_weights_move(shape, options);
-    int64_t ring = s.slots * s.payload + s.states + (shape->ranks > 1 ? 2 * s.move : 0);
-    int64_t output = s.vectors + (weights ? s.stay : s.move);
-    int64_t gradients = weights ? s.move : s.stay;
-    switch (live_set) {
-    case LIVE_LOGITS:
-        return s.tile;
-    case LIVE_RING:
-        return ring;
-    case LIVE_OUTPUT:
-        return output + s.dx_rounded;
-    case LIVE_GRADIENTS:
-        return gradients;
-    }
-    return live_set >= 0 ? 0 : output + gradients + max64(s.tile + ring, s.dx_rounded);
-}
-
-static int64_t expected_bytes(const struct vocab_shape *shape, const struct vocab_options *options,
-    int rank, int live_set, bool backward)
-{
-    int64_t first = pass_bytes(shape, options, rank, live_set, false);
-    return backward ? max64(first, pass_bytes(shape, options, rank, live_set, true)) : first;
-}
-
-/* One tile + dX + dW + two ring buffers (payload and FP32 gradient) + per-token states and targets,
- * all at the group's largest batch and shard: the same on every rank. */
-static int64_t bound_bytes(
-    const struct vocab_shape *shape, const struct vocab_options *options, int rank, bool backward)
-{
-    (void)rank;
-    bool weights = ring_dtp_weights_move(shape, options);
-    int64_t hidden = shape->hidden, ranks = shape->ranks;
-    int64_t tokens = vocab_max_tokens(shape), rows = vocab_max_shard_rows(shape);
-    int64_t moving = weights ? rows : tokens, staying = weights ? tokens : rows;
-    int64_t tile = min64(options->tile > 0 ? options->tile : DEFAULT_TILE, staying);
-    int64_t strip = 4 * tile * moving;
-    int64_t payload = moving * hidden * dtype_bytes(shape->dtype);
-    int64_t states = tokens * (8 * ranks + 4);
-    int64_t per_token = VOCAB_TOKEN_OUTPUT_BYTES * tokens + states + 44 * tokens;
-    int64_t gradients = backward ? 4 * (tokens + rows) * hidden : 0;
-    int64_t ring = 2 * payload + (backward ? 8 * moving * hidden : 0);
-    int64_t rounded = backward && shape->dtype == DTYPE_BF16 ? 2 * tokens * hidden : 0;
-    return gradients + per_token + max64(strip + ring, rounded);
-}
-
-static void order(
-    const struct vocab_shape *shape, const struct vocab_options *options, struct vocab_order *out)
-{
-    int ranks = out->ranks, step = ring_dtp_weights_move(shape, options) ? -1 : 1;
-    for (int i = 0; i < ranks; i++)
-        for (int j = 0; j < ranks; j++) {
-            int ahead = (i + j) % ranks, behind = (i - j + ranks) % ranks;
-            out->dx[i * ranks + j] = (struct vocab_part){step > 0 ? ahead : behind, true};
-            out->dw[i * ranks + j] = (struct vocab_part){step > 0 ? behind : ahead, true};
-        }
-}
-
 const struct vocab_impl vocab_ring_dtp = {
     .name = "ring-dtp",
     .summary = "shards or batches travel a ring, one tile of logits at a time, nothing kept",
@@ -689,7 +532,7 @@ const struct vocab_impl vocab_ring_dtp = {
     .takes_tile = true,
     .forward = forward,
     .backward = backward,
-    .expected_bytes = expected_bytes,
-    .bound_bytes = bound_bytes,
-    .order = order,
+    .expected_bytes = ring_dtp_expected_bytes,
+    .bound_bytes = ring_dtp_bound_bytes,
+    .order = ring_dtp_order,
 };

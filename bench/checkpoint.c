@@ -382,7 +382,7 @@ static void trace_step(struct program_state *p, struct report *report, const str
     ranks.device.trace = trace;
     traced.ranks = &ranks;
     traced.steps = 2;
-    traced.timed = STACK_TIME_NOTHING;
+    traced.timed = TIME_NOTHING;
     traced.collect = false;
     if (!trace || case_result_init(&scratch, run->ranks->count)) {
         report_failure(report, EXIT_ENVIRONMENT, "no memory for a trace");
@@ -433,9 +433,7 @@ static void check_then_measure(struct program_state *p, struct report *report,
     report_progress(report, "measuring");
     run->collect = false;
     run->steps = 1;
-    run->timed = p->common.pass == CASE_FORWARD    ? STACK_TIME_FORWARD
-                 : p->common.pass == CASE_BACKWARD ? STACK_TIME_BACKWARD
-                                                   : STACK_TIME_BOTH;
+    run->timed = case_timed(&p->common);
     if (stack_run(run, result)) {
         case_result_fail(result, &run->failure);
         return;

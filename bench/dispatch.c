@@ -14,12 +14,11 @@
  *
  * Throughput counts the experts' products, 6 H F a route forward and 12 H F backward (4 and 8 with
  * ReLU experts), whatever a schedule forms again. --help has every option. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include "bench/harness/case.h"
+#include "bench/harness/dump.h"
 #include "bench/harness/moe_check.h"
 #include "bench/harness/moe_line.h"
 #include "bench/harness/moe_load.h"
@@ -28,11 +27,9 @@
 #include "bench/harness/units.h"
 #include "ops/moe_route.h"
 #include "probe/host.h"
-#include "probe/npy.h"
 #include "probe/trace.h"
 
 #define IMPL_MAX 16
-#define PATH_SIZE 4096
 
 enum { CHUNKS, IMBALANCE, LENT };
 static const char *const figure_names[] = {
@@ -261,19 +258,6 @@ static int64_t fullest_peak(const struct case_result *result)
     return rank < 0 ? 0 : result->ranks[rank].windows[WINDOW_PASS].peak.peak_bytes;
 }
 
-static int dump_one(const char *dir, const char *name, enum npy_type type, int dims,
-    const int64_t *shape, const void *data, char *error, int size)
-{
-    char path[PATH_SIZE];
-    if (!data)
-        return 0;
-    if (snprintf(path, sizeof path, "%s/%s.npy", dir, name) >= PATH_SIZE) {
-        snprintf(error, (size_t)size, "%s: path too long", dir);
-        return -1;
-    }
-    return npy_write(path, type, dims, shape, data, error, size);
-}
-
 static int dump(const char *dir, const struct moe_run *run, char *error, int size)
 {
     const struct moe_shape *s = &run->inputs->shape;
@@ -281,16 +265,14 @@ static int dump(const char *dir, const struct moe_run *run, char *error, int siz
     enum npy_type type = s->dtype == DTYPE_BF16 ? NPY_U16 : NPY_F32;
     int64_t rows[2] = {run->inputs->total, s->hidden}, slots[2] = {run->inputs->total, s->topk};
     int64_t inner[3] = {s->experts, s->ffn, s->hidden}, outer[3] = {s->experts, s->hidden, s->ffn};
-    if (mkdir(dir, 0777) && errno != EEXIST) {
-        snprintf(error, (size_t)size, "%s: %s", dir, strerror(errno));
+    if (dump_folder(dir, error, size))
         return -1;
-    }
-    return dump_one(dir, "Y", type, 2, rows, o->y, error, size) ||
-                   dump_one(dir, "dX", type, 2, rows, o->dx, error, size) ||
-                   dump_one(dir, "dw", NPY_F32, 2, slots, o->router_gradient, error, size) ||
-                   dump_one(dir, "dWgate", NPY_F32, 3, inner, o->gate_gradient, error, size) ||
-                   dump_one(dir, "dWup", NPY_F32, 3, inner, o->up_gradient, error, size) ||
-                   dump_one(dir, "dWdown", NPY_F32, 3, outer, o->down_gradient, error, size)
+    return dump_tensor(dir, "Y", type, 2, rows, o->y, error, size) ||
+                   dump_tensor(dir, "dX", type, 2, rows, o->dx, error, size) ||
+                   dump_tensor(dir, "dw", NPY_F32, 2, slots, o->router_gradient, error, size) ||
+                   dump_tensor(dir, "dWgate", NPY_F32, 3, inner, o->gate_gradient, error, size) ||
+                   dump_tensor(dir, "dWup", NPY_F32, 3, inner, o->up_gradient, error, size) ||
+                   dump_tensor(dir, "dWdown", NPY_F32, 3, outer, o->down_gradient, error, size)
                ? -1
                : 0;
 }
@@ -305,7 +287,7 @@ static int check_step(struct program_state *p, struct report *report, struct moe
         case_check_level(&p->common, moe_check_operations(inputs, run->backward), &samples);
     report_progress(report, "running once");
     run->collect = true;
-    run->timed = MOE_TIME_NOTHING;
+    run->timed = TIME_NOTHING;
     if (moe_run(run, result)) {
         case_result_fail(result, &run->failure);
         return -1;
@@ -421,9 +403,7 @@ static void measure(struct program_state *p, struct report *report, struct probl
     run->ranks = &untraced;
     run->inputs = &inputs;
     run->collect = false;
-    run->timed = p->common.pass == CASE_FORWARD    ? MOE_TIME_FORWARD
-                 : p->common.pass == CASE_BACKWARD ? MOE_TIME_BACKWARD
-                                                   : MOE_TIME_BOTH;
+    run->timed = case_timed(&p->common);
     if (moe_run(run, result))
         case_result_fail(result, &run->failure);
     result->rss_peak_bytes = host_rss_peak_bytes();

@@ -20,7 +20,7 @@ struct side {
     const struct stack_inputs *inputs;
     struct stack_options options;
     struct ranks_config ranks;
-    enum stack_timed timed;
+    enum measure_timed timed;
     char fault[320];
 };
 
@@ -60,7 +60,7 @@ static struct side side_of(struct peers *peers, const struct stack_impl *impl,
                 .kernel_threads = 1,
                 .h2d_bytes_per_s = bytes_per_s,
                 .d2h_bytes_per_s = bytes_per_s}},
-        .timed = STACK_TIME_BOTH};
+        .timed = TIME_BOTH};
 }
 
 /* A layer's forward is what backward computes again: the fastest of three, in seconds. */
@@ -68,7 +68,7 @@ static double recompute_s(struct peers *peers, const struct stack_inputs *inputs
 {
     struct side side = side_of(peers, &stack_resident, inputs, 0);
     double best = -1;
-    side.timed = STACK_TIME_FORWARD;
+    side.timed = TIME_FORWARD;
     for (int i = 0; i < 3; i++) {
         double seconds = run_once(&side) / LAYERS;
         if (best < 0 || seconds < best)

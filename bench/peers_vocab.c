@@ -33,7 +33,7 @@ static double run_once(void *context)
         .options = &side->options,
         .inputs = side->inputs,
         .backward = side->backward,
-        .timed = side->backward ? VOCAB_TIME_BOTH : VOCAB_TIME_FORWARD,
+        .timed = side->backward ? TIME_BOTH : TIME_FORWARD,
         .protocol = &once,
         .ranks = &side->ranks};
     double seconds = -1;

@@ -393,9 +393,7 @@ static void check_then_measure(struct program_state *p, struct report *report,
     untraced.device.trace = NULL;
     run->ranks = &untraced;
     run->collect = false;
-    run->timed = p->common.pass == CASE_FORWARD    ? VOCAB_TIME_FORWARD
-                 : p->common.pass == CASE_BACKWARD ? VOCAB_TIME_BACKWARD
-                                                   : VOCAB_TIME_BOTH;
+    run->timed = case_timed(&p->common);
     if (vocab_run(run, result))
         case_result_fail(result, &run->failure);
 }

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
+#include "bench/harness/dump.h"
 
 #define PATH_SIZE 4096
 
@@ -94,16 +94,11 @@ void adamw_files_use(const struct adamw_files *files, struct adamw_inputs *input
 int adamw_files_dump(
     const char *dir, int64_t count, const struct adamw_outputs *outputs, char *error, int size)
 {
-    static const char *const names[] = {"p.npy", "m.npy", "v.npy", "w.npy"};
-    const void *const arrays[] = {outputs->p, outputs->m, outputs->v, outputs->w};
-    char path[PATH_SIZE];
-    if (mkdir(dir, 0777) && errno != EEXIST) {
-        snprintf(error, (size_t)size, "%s: %s", dir, strerror(errno));
-        return -1;
-    }
-    for (int i = 0; i < 4; i++)
-        if (join(path, dir, names[i], error, size) ||
-            npy_write(path, i == 3 ? NPY_U16 : NPY_F32, 1, &count, arrays[i], error, size))
-            return -1;
-    return 0;
+    return dump_folder(dir, error, size) ||
+                   dump_tensor(dir, "p", NPY_F32, 1, &count, outputs->p, error, size) ||
+                   dump_tensor(dir, "m", NPY_F32, 1, &count, outputs->m, error, size) ||
+                   dump_tensor(dir, "v", NPY_F32, 1, &count, outputs->v, error, size) ||
+                   dump_tensor(dir, "w", NPY_U16, 1, &count, outputs->w, error, size)
+               ? -1
+               : 0;
 }

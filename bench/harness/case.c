@@ -389,6 +389,13 @@ struct ranks_config case_ranks_config(
     return config;
 }
 
+enum measure_timed case_timed(const struct case_options *options)
+{
+    return options->pass == CASE_FORWARD    ? TIME_FORWARD
+           : options->pass == CASE_BACKWARD ? TIME_BACKWARD
+                                            : TIME_BOTH;
+}
+
 struct timing_protocol case_timing_protocol(const struct case_options *options)
 {
     struct timing_protocol protocol = timing_default();

@@ -5,6 +5,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "bench/harness/measure.h"
 #include "bench/harness/options.h"
 #include "device/comm.h"
 #include "kernels/arith.h"
@@ -77,6 +78,9 @@ void case_check_text(enum case_check check, int64_t samples, char *text, int siz
 /* Devices and ranks of the current case. `pool` has options->threads threads; trace may be NULL. */
 struct ranks_config case_ranks_config(
     const struct case_options *options, struct dev_pool *pool, struct trace *trace);
+
+/* What --pass puts on the clock. */
+enum measure_timed case_timed(const struct case_options *options);
 
 /* --iters N: exactly N samples; else the rules of timing_default with --min-time. */
 struct timing_protocol case_timing_protocol(const struct case_options *options);

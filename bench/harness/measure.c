@@ -80,3 +80,52 @@ int measure_ranks(const struct rank *rank, const struct timing_protocol *protoco
     free(all);
     return status;
 }
+
+/* ---- forward and backward ------------------------------------------------------------------- */
+
+struct timed_passes {
+    const struct measure_passes *passes;
+    enum measure_timed timed;
+};
+
+static int before_clock(void *context)
+{
+    const struct timed_passes *t = context;
+    const struct measure_passes *p = t->passes;
+    if (p->prepare && p->prepare(p->context))
+        return -1;
+    return t->timed == TIME_BACKWARD ? p->forward(p->context) : 0;
+}
+
+static int on_clock(void *context)
+{
+    const struct timed_passes *t = context;
+    const struct measure_passes *p = t->passes;
+    if (t->timed != TIME_BACKWARD && p->forward(p->context))
+        return -1;
+    return t->timed == TIME_FORWARD ? 0 : p->backward(p->context);
+}
+
+static int after_clock(void *context)
+{
+    const struct measure_passes *p = ((const struct timed_passes *)context)->passes;
+    return p->finish(p->context);
+}
+
+int measure_passes(const struct rank *rank, enum measure_timed timed,
+    const struct timing_protocol *protocol, const struct measure_passes *passes,
+    struct case_result *result)
+{
+    struct timed_passes t = {passes, timed};
+    struct measure_body body = {
+        .prepare = before_clock, .body = on_clock, .finish = after_clock, .context = &t};
+    struct timing slowest;
+    if (timed == TIME_NOTHING)
+        return 0;
+    int status = measure_ranks(rank, protocol, &body, &slowest, &result->ranks[rank->index].time_s);
+    if (status == 0 && rank->index == 0)
+        result->time = slowest;
+    else
+        timing_free(&slowest);
+    return status;
+}

@@ -5,6 +5,7 @@
  * end. Ranks gather their times, so all of them see the same samples and decide alike to go on or
  * stop. */
 #pragma once
+#include "bench/harness/result.h"
 #include "device/comm.h"
 #include "probe/timing.h"
 
@@ -23,3 +24,22 @@ struct measure_body {
  */
 int measure_ranks(const struct rank *rank, const struct timing_protocol *protocol,
     const struct measure_body *body, struct timing *slowest, double *own_median_s);
+
+/* Which part of a forward and backward pass the clock runs for. */
+enum measure_timed { TIME_NOTHING, TIME_FORWARD, TIME_BACKWARD, TIME_BOTH };
+
+/* The passes of a family on one rank. Each returns 0, or -1 to give up. */
+struct measure_passes {
+    int (*prepare)(void *context); /* before each forward, outside the clock; may be NULL */
+    int (*forward)(void *context);
+    int (*backward)(void *context);
+    int (*finish)(void *context); /* after each repetition, outside the clock */
+    void *context;
+};
+
+/* Collective: repeats the passes as the protocol wants; forward runs outside the clock where
+ * backward alone is timed. Sets the rank's time_s, and on rank 0 the result's time. As
+ * measure_ranks. */
+int measure_passes(const struct rank *rank, enum measure_timed timed,
+    const struct timing_protocol *protocol, const struct measure_passes *passes,
+    struct case_result *result);

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "bench/harness/moe_routing.h"
+#include "bench/harness/measure.h"
 #include "bench/harness/result.h"
 #include "device/comm.h"
 #include "ops/moe.h"
@@ -49,15 +50,13 @@ struct moe_outputs {
 };
 void moe_outputs_free(struct moe_outputs *outputs);
 
-enum moe_timed { MOE_TIME_NOTHING, MOE_TIME_FORWARD, MOE_TIME_BACKWARD, MOE_TIME_BOTH };
-
 struct moe_run {
     /* in */
     const struct moe_impl *impl;
     const struct moe_options *options;
     const struct moe_inputs *inputs;
     bool backward;
-    enum moe_timed timed;
+    enum measure_timed timed;
     const struct timing_protocol *protocol;
     const struct ranks_config *ranks;
     bool collect;

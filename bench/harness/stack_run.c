@@ -161,16 +161,6 @@ static int backward_once(void *context)
     return r->run->impl->backward(&r->s) == DEV_OK ? 0 : -1;
 }
 
-static int both_once(void *context)
-{
-    return forward_once(context) || backward_once(context) ? -1 : 0;
-}
-
-static int bring_and_forward(void *context)
-{
-    return bring_input(context) || forward_once(context) ? -1 : 0;
-}
-
 static int release_once(void *context)
 {
     struct on_rank *r = context;
@@ -287,25 +277,12 @@ static int take_steps(struct on_rank *r)
 
 static int timed_repetitions(struct on_rank *r)
 {
-    const struct stack_run *run = r->run;
-    struct measure_body body = {
-        .prepare = bring_input, .body = both_once, .finish = release_once, .context = r};
-    struct timing slowest;
-    if (run->timed == STACK_TIME_NOTHING)
-        return 0;
-    if (run->timed == STACK_TIME_FORWARD)
-        body.body = forward_once;
-    if (run->timed == STACK_TIME_BACKWARD) {
-        body.prepare = bring_and_forward;
-        body.body = backward_once;
-    }
-    int status =
-        measure_ranks(r->rank, run->protocol, &body, &slowest, &r->result->ranks[r->s.rank].time_s);
-    if (status == 0 && r->s.rank == 0)
-        r->result->time = slowest;
-    else
-        timing_free(&slowest);
-    return status;
+    const struct measure_passes passes = {.prepare = bring_input,
+        .forward = forward_once,
+        .backward = backward_once,
+        .finish = release_once,
+        .context = r};
+    return measure_passes(r->rank, r->run->timed, r->run->protocol, &passes, r->result);
 }
 
 static int on_rank(struct rank *rank, void *context)

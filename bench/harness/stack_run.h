@@ -3,6 +3,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "bench/harness/measure.h"
 #include "bench/harness/result.h"
 #include "device/comm.h"
 #include "ops/stack.h"
@@ -43,8 +44,6 @@ int stack_outputs_alloc(
     struct stack_outputs *outputs, const struct stack_shape *shape, bool backward);
 void stack_outputs_free(struct stack_outputs *outputs);
 
-enum stack_timed { STACK_TIME_NOTHING, STACK_TIME_FORWARD, STACK_TIME_BACKWARD, STACK_TIME_BOTH };
-
 struct stack_run {
     /* in */
     const struct stack_impl *impl;
@@ -52,8 +51,8 @@ struct stack_run {
     const struct stack_inputs *inputs;
     bool backward; /* backward too, or forward alone */
     int64_t steps; /* to take before the outputs are collected, >= 1 */
-    enum stack_timed timed;
-    const struct timing_protocol *protocol; /* unless STACK_TIME_NOTHING */
+    enum measure_timed timed;
+    const struct timing_protocol *protocol; /* unless TIME_NOTHING */
     const struct ranks_config *ranks;
     bool collect;
     /* out */

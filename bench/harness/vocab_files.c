@@ -1,10 +1,9 @@
 /* --load and --dump of the vocabulary program. */
 #include "bench/harness/vocab_files.h"
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include "bench/harness/dump.h"
 #include "kernels/strip.h"
 
 #define PATH_SIZE 4096
@@ -119,33 +118,16 @@ int vocab_inputs_from_files(
     return 0;
 }
 
-static int dump_one(const char *dir, const char *name, enum npy_type type, int dims,
-    const int64_t *shape, const void *data, char *error, int size)
-{
-    char path[PATH_SIZE];
-    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= PATH_SIZE) {
-        snprintf(error, (size_t)size, "%s/%s: path too long", dir, name);
-        return -1;
-    }
-    return npy_write(path, type, dims, shape, data, error, size);
-}
-
 int vocab_files_dump(const char *dir, const struct vocab_shape *shape,
     const struct vocab_outputs *outputs, char *error, int size)
 {
     int64_t tokens = vocab_total_tokens(shape);
     int64_t x_shape[2] = {tokens, shape->hidden}, w_shape[2] = {shape->vocab, shape->hidden};
-    if (mkdir(dir, 0777) && errno != EEXIST) {
-        snprintf(error, (size_t)size, "%s: %s", dir, strerror(errno));
-        return -1;
-    }
-    if (dump_one(dir, "loss.npy", NPY_F32, 1, &tokens, outputs->loss, error, size))
-        return -1;
-    if (!outputs->dx)
-        return 0;
     enum npy_type type = shape->dtype == DTYPE_BF16 ? NPY_U16 : NPY_F32;
-    return dump_one(dir, "dX.npy", type, 2, x_shape, outputs->dx, error, size) ||
-                   dump_one(dir, "dW.npy", NPY_F32, 2, w_shape, outputs->dw, error, size)
+    return dump_folder(dir, error, size) ||
+                   dump_tensor(dir, "loss", NPY_F32, 1, &tokens, outputs->loss, error, size) ||
+                   dump_tensor(dir, "dX", type, 2, x_shape, outputs->dx, error, size) ||
+                   dump_tensor(dir, "dW", NPY_F32, 2, w_shape, outputs->dw, error, size)
                ? -1
                : 0;
 }

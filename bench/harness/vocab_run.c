@@ -153,22 +153,9 @@ static int observed_once(struct rank *rank, struct repetition *rep)
 
 static int timed_repetitions(struct rank *rank, struct repetition *rep)
 {
-    const struct vocab_run *run = rep->run;
-    struct measure_body body = {.body = both_once, .finish = release_once, .context = rep};
-    struct timing slowest;
-    if (run->timed == VOCAB_TIME_NOTHING)
-        return 0;
-    if (run->timed == VOCAB_TIME_BACKWARD)
-        body.prepare = forward_once;
-    if (run->timed != VOCAB_TIME_BOTH)
-        body.body = run->timed == VOCAB_TIME_FORWARD ? forward_once : backward_once;
-    int status = measure_ranks(
-        rank, run->protocol, &body, &slowest, &rep->result->ranks[rank->index].time_s);
-    if (status == 0 && rank->index == 0)
-        rep->result->time = slowest;
-    else
-        timing_free(&slowest);
-    return status;
+    const struct measure_passes passes = {
+        .forward = forward_once, .backward = backward_once, .finish = release_once, .context = rep};
+    return measure_passes(rank, rep->run->timed, rep->run->protocol, &passes, rep->result);
 }
 
 static int on_rank(struct rank *rank, void *context)

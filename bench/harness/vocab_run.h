@@ -3,6 +3,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "bench/harness/measure.h"
 #include "bench/harness/result.h"
 #include "device/comm.h"
 #include "ops/vocab.h"
@@ -42,16 +43,14 @@ struct vocab_outputs {
 };
 void vocab_outputs_free(struct vocab_outputs *outputs);
 
-enum vocab_timed { VOCAB_TIME_NOTHING, VOCAB_TIME_FORWARD, VOCAB_TIME_BACKWARD, VOCAB_TIME_BOTH };
-
 struct vocab_run {
     /* in */
     const struct vocab_impl *impl;
     const struct vocab_options *options;
     const struct vocab_inputs *inputs;
     bool backward; /* backward too, or forward alone */
-    enum vocab_timed timed;
-    const struct timing_protocol *protocol; /* unless VOCAB_TIME_NOTHING */
+    enum measure_timed timed;
+    const struct timing_protocol *protocol; /* unless TIME_NOTHING */
     const struct ranks_config *ranks;
     bool collect; /* bring the outputs to the host */
     /* out */

@@ -1,0 +1,10 @@
+/* Results as .npy files in a folder: what --dump of every family writes. */
+#pragma once
+#include "probe/npy.h"
+
+/* Makes the folder unless it is there. 0, or -1 with `error`. */
+int dump_folder(const char *dir, char *error, int size);
+
+/* Writes DIR/NAME.npy; nothing where data is NULL. 0, or -1 with `error`. */
+int dump_tensor(const char *dir, const char *name, enum npy_type type, int dims,
+    const int64_t *shape, const void *data, char *error, int size);

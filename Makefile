@@ -233,6 +233,7 @@ install: programs
 	set -e; for program in $(notdir $(BIN)); do \
 		install -m 755 $(B)/bin/$$program '$(DESTDIR)$(PREFIX)/bin'/flatpeak-$$program; done
 	install -d '$(DESTDIR)$(PREFIX)/share/flatpeak/profiles/models'
+	install -m 644 $(wildcard profiles/*.conf) '$(DESTDIR)$(PREFIX)/share/flatpeak/profiles'
 	install -m 644 $(wildcard profiles/models/*.txt) '$(DESTDIR)$(PREFIX)/share/flatpeak/profiles/models'
 	install -m 644 LICENSE $(wildcard README.md CITATION.cff docs/*.md) '$(DESTDIR)$(PREFIX)/share/doc/flatpeak'
 

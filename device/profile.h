@@ -24,11 +24,12 @@ struct profile {
     /* the device of one rank */
     int64_t memory_bytes;          /* all that it has */
     int64_t reserved_memory_bytes; /* of that, context and libraries: never the schedule's */
-    struct profile_rate f32, bf16;
-    double memory_bytes_per_s; /* reads and writes together */
-    double launch_s;           /* of one kernel, on its stream */
+    struct profile_rate f32, bf16; /* keys f32_flops_per_s, f32_efficiency, f32_half_m, ... */
+    double memory_bytes_per_s;     /* reads and writes together */
+    double launch_s;               /* of one kernel, on its stream */
 
     /* ranks of one node, and their nodes; each figure one direction of one rank */
+    int64_t ranks; /* in all: what a run takes that does not say how many */
     int64_t ranks_per_node;
     double link_bytes_per_s, link_latency_s;
     double network_bytes_per_s, network_latency_s; /* between nodes */
@@ -43,9 +44,9 @@ struct profile {
     double host_adamw_params_per_s; /* CPU AdamW, shared likewise */
 };
 
-/* Reads a profile: a name looks for profiles/NAME.conf (FLATPEAK_PROFILES names another folder),
- * what has a '/' or ends in .conf is a file. 0, or -1 with a message naming file, line, key, what
- * was found and what is allowed (unknown names list those there are). */
+/* Reads a profile: a name looks for profiles/NAME.conf (device/profiles_folder.h says where), what
+ * has a '/' or ends in .conf is a file. 0, or -1 with a message naming file, line, key, what was
+ * found and what is allowed (unknown names list those there are); `out` is then all zero. */
 int profile_read(const char *name_or_file, struct profile *out, char *error, int size);
 
 /* The profile with every rate and bandwidth multiplied by `factor` (latencies and launches

@@ -2,12 +2,11 @@
  * written N times, so that a file says what it means: so many layers, all alike. */
 #include "bench/harness/model_list.h"
 #include <errno.h>
-#include <libgen.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include "device/profiles_folder.h"
 
 #define LINE_MAX_BYTES 512
 #define PATH_BYTES 1024
@@ -201,38 +200,13 @@ static int read_file(struct reader *r, FILE *file)
 
 /* ---- finding it ---------------------------------------------------------------------------- */
 
-/* Where the suite's own models may lie: as the environment says, in the tree that the program runs
- * in, in the tree that it was built in, where it was installed. */
-static int own_model(char *path, size_t size, const char *name, int place)
+static FILE *find(char *path, int size, const char *name)
 {
-    char program[PATH_BYTES - 64];
-    if (place == 0) {
-        const char *profiles = getenv("FLATPEAK_PROFILES");
-        if (profiles)
-            snprintf(path, size, "%s/models/%s.txt", profiles, name);
-        return profiles ? 0 : -1;
-    }
-    if (place == 1) {
-        snprintf(path, size, "profiles/models/%s.txt", name);
-        return 0;
-    }
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (length < 0)
-        return -1;
-    program[length] = 0;
-    snprintf(path, size, "%s/%s/models/%s.txt", dirname(program),
-        place == 2 ? "../../profiles" : "../share/flatpeak/profiles", name);
-    return 0;
-}
-
-static FILE *find(char *path, size_t size, const char *name)
-{
-    snprintf(path, size, "%s", name);
+    char own[PATH_BYTES];
+    snprintf(path, (size_t)size, "%s", name);
     FILE *file = fopen(path, "r");
-    for (int place = 0; !file && place < 4 && !strchr(name, '/'); place++)
-        if (own_model(path, size, name, place) == 0)
-            file = fopen(path, "r");
-    return file;
+    snprintf(own, sizeof own, "models/%s.txt", name);
+    return file || strchr(name, '/') ? file : profiles_open(own, path, size);
 }
 
 int model_list_read(struct model_list *list, const char *name, char *error, int size)
@@ -241,9 +215,10 @@ int model_list_read(struct model_list *list, const char *name, char *error, int 
     *list = (struct model_list){0};
     FILE *file = find(path, sizeof path, name);
     if (!file) {
-        snprintf(error, (size_t)size,
-            "got '%s', allowed a readable file or one of gpt-oss-20b, e2e-120b, e2e-241b, e2e-667b",
-            name);
+        char names[512];
+        profiles_names("models", ".txt", names, sizeof names);
+        snprintf(
+            error, (size_t)size, "got '%s', allowed a readable file or one of %s", name, names);
         return -1;
     }
     struct reader reader = {

@@ -270,25 +270,40 @@ int profile_read(const char *name_or_file, struct profile *out, char *error, int
     return status;
 }
 
-static struct profile_rate rate_scaled(struct profile_rate rate, double factor)
+/* ---- a range ------------------------------------------------------------------------------- */
+
+const char *profile_part_name(enum profile_part part)
 {
-    rate.peak_flops_per_s *= factor;
-    return rate;
+    static const char *const names[] = {"arithmetic", "memory", "links", "host", "all"};
+    return names[part];
 }
 
-struct profile profile_scaled(const struct profile *profile, double factor)
+static void scale(double *const *value, double factor)
 {
-    struct profile scaled = *profile;
-    double *rates[] = {&scaled.memory_bytes_per_s, &scaled.link_bytes_per_s,
-        &scaled.network_bytes_per_s, &scaled.h2d_bytes_per_s, &scaled.d2h_bytes_per_s,
-        &scaled.host_memory_bytes_per_s, &scaled.host_flops_per_s, &scaled.host_adamw_params_per_s};
-    double *times[] = {&scaled.launch_s, &scaled.link_latency_s, &scaled.network_latency_s,
-        &scaled.host_link_latency_s};
-    scaled.f32 = rate_scaled(profile->f32, factor);
-    scaled.bf16 = rate_scaled(profile->bf16, factor);
-    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
-        *rates[i] *= factor;
-    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
-        *times[i] /= factor;
-    return scaled;
+    for (; *value; value++)
+        **value *= factor;
+}
+
+struct profile profile_scaled(const struct profile *profile, enum profile_part part, double factor)
+{
+    struct profile s = *profile;
+    double *const rates[PROFILE_PARTS][6] = {
+        [PROFILE_ARITHMETIC] = {&s.f32.peak_flops_per_s, &s.bf16.peak_flops_per_s,
+            &s.host_flops_per_s, &s.host_adamw_params_per_s},
+        [PROFILE_MEMORY] = {&s.memory_bytes_per_s},
+        [PROFILE_LINKS] = {&s.link_bytes_per_s, &s.network_bytes_per_s},
+        [PROFILE_HOST] = {&s.h2d_bytes_per_s, &s.d2h_bytes_per_s, &s.host_memory_bytes_per_s},
+    };
+    double *const times[PROFILE_PARTS][3] = {
+        [PROFILE_ARITHMETIC] = {&s.launch_s},
+        [PROFILE_LINKS] = {&s.link_latency_s, &s.network_latency_s},
+        [PROFILE_HOST] = {&s.host_link_latency_s},
+    };
+    for (int p = 0; p < PROFILE_PARTS; p++) {
+        if (part != PROFILE_PARTS && (int)part != p)
+            continue;
+        scale(rates[p], factor);
+        scale(times[p], 1 / factor);
+    }
+    return s;
 }

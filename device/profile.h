@@ -49,6 +49,16 @@ struct profile {
  * found and what is allowed (unknown names list those there are); `out` is then all zero. */
 int profile_read(const char *name_or_file, struct profile *out, char *error, int size);
 
-/* The profile with every rate and bandwidth multiplied by `factor` (latencies and launches
- * divided), for the range of a prediction. */
-struct profile profile_scaled(const struct profile *profile, double factor);
+/* What of a machine varies together when the range of a prediction is asked for. */
+enum profile_part {
+    PROFILE_ARITHMETIC, /* FLOP/s of the device and of the host, CPU AdamW */
+    PROFILE_MEMORY,     /* the device's memory */
+    PROFILE_LINKS,      /* between ranks and between nodes */
+    PROFILE_HOST,       /* copies to and from the host, its memory */
+    PROFILE_PARTS
+};
+const char *profile_part_name(enum profile_part part); /* "arithmetic", "memory", "links", "host" */
+
+/* The profile with the rates and bandwidths of one part multiplied by `factor`, and its latencies
+ * and launches divided. PROFILE_PARTS: of all parts. */
+struct profile profile_scaled(const struct profile *profile, enum profile_part part, double factor);

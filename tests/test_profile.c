@@ -38,7 +38,7 @@ static void test_scaled(void)
 {
     struct profile p, s;
     int status = profile_read(SHIPPED, &p, message, sizeof message);
-    s = profile_scaled(&p, 2);
+    s = profile_scaled(&p, PROFILE_PARTS, 2);
     tap_ok(status == 0 && s.link_bytes_per_s == 2 * p.link_bytes_per_s &&
                s.f32.peak_flops_per_s == 2 * p.f32.peak_flops_per_s &&
                s.host_adamw_params_per_s == 2 * p.host_adamw_params_per_s &&
@@ -48,7 +48,16 @@ static void test_scaled(void)
                s.bf16.efficiency == p.bf16.efficiency && s.bf16.half_k == p.bf16.half_k &&
                s.ranks == p.ranks,
         "and the same memory, efficiency and ranks");
-    s = profile_scaled(&p, 1);
+    for (int part = 0; part < PROFILE_PARTS; part++)
+        p = profile_scaled(&p, part, 2);
+    tap_ok(memcmp(&s, &p, sizeof s) == 0, "all parts one after the other are all of it");
+    s = profile_scaled(&p, PROFILE_LINKS, 0.5);
+    tap_ok(s.link_bytes_per_s == p.link_bytes_per_s / 2 &&
+               s.network_latency_s == 2 * p.network_latency_s &&
+               s.memory_bytes_per_s == p.memory_bytes_per_s && s.launch_s == p.launch_s &&
+               s.h2d_bytes_per_s == p.h2d_bytes_per_s,
+        "the %s alone leave the rest as it is", profile_part_name(PROFILE_LINKS));
+    s = profile_scaled(&p, PROFILE_PARTS, 1);
     tap_ok(memcmp(&s, &p, sizeof s) == 0, "scaled by 1 it is the same");
 }
 

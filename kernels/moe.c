@@ -153,7 +153,7 @@ static void combine_cost(const void *launched, struct kernel_cost *cost)
     *cost = (struct kernel_cost){
         .flops = added * (args->weight ? 2 : 1),
         .bytes = added * (double)dtype_bytes(args->from_type) +
-                 stored * (double)dtype_bytes(args->to_type) +
+                 stored * (double)dtype_bytes(args->to_type) * (args->continued ? 2 : 1) +
                  (double)words_bytes(positions) * (args->weight ? 2 : 1) +
                  (double)words_bytes(args->token ? args->count : 0),
         .rate = DEV_RATE_F32,

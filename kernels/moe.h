@@ -126,14 +126,16 @@ void expert_activation_backward(
 /* ---- sums over a token's slots ----------------------------------------------------------------
  * With t = token ? token[i] : i, for i in [0, count):
  *
- *     acc = +0; for slot ascending where p = position[i * slots + slot] is not -1:
- *         acc = fmaf(weight[t * slots + slot], from[p], acc)      or acc + from[p] without weights
- *     to[t] = acc, rounded once to to_type; +0 for a token without rows
+ *     acc = +0 (with `continued`, to[t]); for slot ascending where p = position[i * slots + slot]
+ * is not -1: acc = fmaf(weight[t * slots + slot], from[p], acc)      or acc + from[p] without
+ * weights to[t] = acc, rounded once to to_type; +0 for a token without rows
  *
  * `token` lets a chunk of tokens be summed: positions are the chunk's, weights and sums the whole
  * batch's. from_type FP32 with to_type FP32 sums partial sums, from_type BF16 with to_type FP32
  * makes them. `take_first` (without weights) begins with the first row itself instead of +0 plus
- * that row, as groups of a declared order are added: they differ where the row holds -0. */
+ * that row, as groups of a declared order are added: they differ where the row holds -0. With
+ * `continued` (to_type FP32, without take_first) every chain goes on from what an earlier launch
+ * left in `to`, as when a token's experts are met one part after the other. */
 struct combine_rows_args {
     const void *from; /* [from_rows, columns] */
     int64_t from_rows;
@@ -143,7 +145,7 @@ struct combine_rows_args {
     const int32_t *token;    /* [count], in [0, to_rows), none twice; or NULL */
     int64_t count, columns, to_rows;
     int slots;
-    bool take_first;
+    bool take_first, continued;
     enum dtype to_type;
     void *to; /* [to_rows, columns] */
 };

@@ -138,14 +138,18 @@ ARITH void add_row(
     }
 }
 
-/* Columns [at, at + count) of one token's sum. */
+/* Columns [at, at + count) of the sum of token `to`. */
 ARITH void combine_columns(const struct combine_rows_args *args, enum dtype from_type,
-    const int32_t *position, const float *weight, int64_t at, int64_t count, float *sum)
+    const int32_t *position, int64_t to, int64_t at, int64_t count, float *sum)
 {
     const int64_t element_bytes = dtype_bytes(from_type);
+    const float *weight = args->weight ? args->weight + to * args->slots : NULL;
     bool any = false;
-    for (int64_t i = 0; i < count; i++)
-        sum[i] = 0.0f;
+    if (args->continued)
+        load(DTYPE_F32, args->to, to * args->columns + at, count, sum);
+    else
+        for (int64_t i = 0; i < count; i++)
+            sum[i] = 0.0f;
     for (int slot = 0; slot < args->slots; slot++) {
         if (position[slot] < 0)
             continue;
@@ -223,8 +227,8 @@ ARITH void combine_typed(
         if (ahead.token < end)
             prefetch_block(args, from_type, ahead);
         ahead = next_block(ahead, args->columns);
-        combine_columns(args, from_type, args->position + block.token * args->slots,
-            args->weight ? args->weight + to * args->slots : NULL, block.at, count, sum);
+        combine_columns(
+            args, from_type, args->position + block.token * args->slots, to, block.at, count, sum);
         store_sums(args, streamed, to * args->columns + block.at, count, sum);
     }
     if (streamed)

@@ -437,7 +437,7 @@ struct combine_case {
     enum dtype from_type, to_type;
     int64_t count, columns;
     int slots;
-    bool weighted, listed, take_first;
+    bool weighted, listed, take_first, continued;
 };
 
 static int64_t combine_faults(struct dev_pool *pool, const struct combine_case *c)
@@ -457,7 +457,7 @@ static int64_t combine_faults(struct dev_pool *pool, const struct combine_case *
     for (int64_t i = 0; i < c->count; i++)
         for (int64_t h = 0; h < c->columns; h++) {
             int64_t t = c->listed ? token[i] : i;
-            float sum = 0.0f;
+            float sum = c->continued ? get(&want, t * c->columns + h) : 0.0f;
             bool any = false;
             for (int slot = 0; slot < c->slots; slot++) {
                 int32_t p = position[i * c->slots + slot];
@@ -483,6 +483,7 @@ static int64_t combine_faults(struct dev_pool *pool, const struct combine_case *
         .to_rows = to_rows,
         .slots = c->slots,
         .take_first = c->take_first,
+        .continued = c->continued,
         .to_type = c->to_type,
         .to = to.values};
     struct launch launch = {pool, &kernel_combine_rows, &args, {&to}, {&want}};
@@ -497,20 +498,27 @@ static void test_combine(struct dev_pool *pool)
 {
     static const int64_t sizes[][3] = {
         {0, 5, 2}, {1, 1, 1}, {7, 31, 3}, {60, 700, 4}, {9, 513, 64}};
-    int64_t weighted = 0, plain = 0, first = 0;
+    int64_t weighted = 0, plain = 0, first = 0, continued = 0;
     for (int s = 0; s < 5; s++)
         for (int way = 0; way < 8; way++) {
             struct combine_case c = {way & 1, (way >> 1) & 1, sizes[s][0], sizes[s][1],
-                (int)sizes[s][2], true, way >> 2, false};
+                (int)sizes[s][2], true, way >> 2, false, false};
             weighted += combine_faults(pool, &c);
+            c.continued = true;
+            continued += c.to_type == DTYPE_F32 ? combine_faults(pool, &c) : 0;
+            c.continued = false;
             c.weighted = false;
             plain += combine_faults(pool, &c);
             c.take_first = true;
             first += combine_faults(pool, &c);
+            c.take_first = false;
+            c.continued = true;
+            continued += c.to_type == DTYPE_F32 ? combine_faults(pool, &c) : 0;
         }
     tap_ok(!weighted, "combine: weighted rows, slots ascending, empty slots passed over");
     tap_ok(!plain, "rows added from +0");
     tap_ok(!first, "rows added from the first of them");
+    tap_ok(!continued, "both kinds of sums continued from what was there");
 }
 
 /* ---- backward at a route ------------------------------------------------------------------ */

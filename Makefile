@@ -36,7 +36,7 @@ endif
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SUFFIXES:
-.PHONY: all lib programs tests peers check check-full cuda bench-peers install deps format format-check
+.PHONY: all lib programs tests peers check check-full accept cuda bench-peers install deps format format-check
 .PHONY: showconfig reconfigure clean help FORCE
 all: programs
 
@@ -220,6 +220,11 @@ check: programs tests
 check-full: programs tests $(SLOW_TESTS)
 	$(RUN_TESTS) $(TESTS) $(TEST_SCRIPTS) $(SLOW_TESTS)
 
+# What tests/accepted.t holds every change against; the diff is what a reviewer reads.
+accept: programs
+	BUILDDIR='$(B)' bench/accepted_cases.sh results/accepted
+	@git diff --stat -- results/accepted 2>/dev/null || true
+
 cuda: $(CUDA_OBJ)
 	@$(if $(NVCC_FOUND),,echo 'cuda: nvcc not found (make showconfig)' >&2; exit 1)
 	@echo 'cuda: $(words $(CUDA_SRC)) sources compiled for $(CUDA_ARCHITECTURES:%=sm_%)'
@@ -271,6 +276,7 @@ help:
 #   all           the programs, in BUILDDIR/bin (default)
 #   check         every test but the exhaustive ones
 #   check-full    all tests; an hour and more
+#   accept        writes results/accepted anew: the peaks, counts and bits that check demands
 #   cuda          compiles the CUDA sources
 #   bench-peers   measures our kernels against other libraries', with a pass or fail per bar
 #   lib           the static library alone

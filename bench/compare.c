@@ -2,38 +2,42 @@
  *
  * Usage: compare [OPTION]... OLD NEW
  *        compare [OPTION]... --accepted DIR NEW
+ *        compare [OPTION]... --trend DIR
  *
  * OLD and NEW are record files (what --json of a benchmark program appends to) or folders of
  * *.jsonl. Cases are paired by operation, implementation, device and configuration.
  *
- *   status, check     a case that vanished, that went from ok to something worse, or that is
- * checked more weakly than before is a regression memory, traffic,  tracked bytes, counts and
- * digests are the same on every machine and in every counts, digests   run: one byte or one bit of
- * difference is told, with the live set or tensor driver, resident  what the driver and the kernel
- * count may grow by --tolerance time              SAME, FASTER, SLOWER or UNSURE, from the medians
- * over launches
+ * - status, check: a case that vanished, that went from ok to something worse, or that is checked
+ *   more weakly than before is a regression;
+ * - memory, traffic, counts, digests: tracked bytes, counts and digests are the same on every
+ * machine and in every run: one byte or one bit of difference is told, with the live set or tensor;
+ * - driver and resident bytes may grow by --tolerance;
+ * - time: SAME, FASTER, SLOWER or UNSURE, from the medians over launches.
  *
  * A launch is one process. A file may hold several launches of each case:
  *
  *     for i in 1 2 3 4 5; do build/bin/vocab --ranks 2 --json old.jsonl; done
  *
  * With 4 launches and more on each side the ratio of times has a 95 % interval; with fewer the
- * verdict falls back on the quartiles of the samples, asks for twice the smallest effect, and says
- * so. */
+ * verdict falls back on the quartiles of the samples, asks for five times the smallest effect, and
+ * says so.
+ *
+ * --trend shows a history instead: every case over the commits that measured it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "bench/harness/compare.h"
 #include "bench/harness/options.h"
+#include "bench/harness/trend.h"
 #include "bench/harness/units.h"
 #include "probe/record.h"
 
 struct compare_options {
     int fail_on;
     double min_effect, tolerance;
-    const char *accepted;
-    bool json;
+    const char *accepted, *trend;
+    bool changed, json;
 };
 
 enum { FAIL_ON_REGRESSION, FAIL_ON_DIFFERENCE };
@@ -70,6 +74,15 @@ static const struct option compare_table[] = {
         .at = offsetof(struct compare_options, accepted),
         .argument = "DIR",
         .help = "the old records are all *.jsonl of this folder; then only NEW is given"},
+    {.name = "trend",
+        .kind = OPTION_TEXT,
+        .at = offsetof(struct compare_options, trend),
+        .argument = "DIR",
+        .help = "show how each case of this history (archive --part history) moved over commits"},
+    {.name = "changed",
+        .kind = OPTION_FLAG,
+        .at = offsetof(struct compare_options, changed),
+        .help = "print only the cases in which something was found"},
     {.name = "json",
         .kind = OPTION_FLAG,
         .at = offsetof(struct compare_options, json),
@@ -83,46 +96,14 @@ static const char exit_codes[] = "  0    nothing at the --fail-on level was foun
 
 static const char examples[] =
     "  compare old.jsonl new.jsonl\n"
-    "  compare --fail-on difference --accepted results/accepted new.jsonl\n";
+    "  compare --fail-on difference --accepted results/accepted new.jsonl\n"
+    "  compare --trend results/history\n";
 
 /* ---- text ----------------------------------------------------------------------------------- */
 
 static const json_t *any_record(const struct case_comparison *at)
 {
     return at->old ? at->old->records[0] : at->new->records[0];
-}
-
-/* Some other case has another value, or none, for this key. */
-static bool varies(const struct comparison *comparison, const char *key, const json_t *value)
-{
-    for (int i = 0; i < comparison->count; i++) {
-        const json_t *config = json_object_get(any_record(&comparison->cases[i]), "config");
-        const json_t *other = json_object_get(config, key);
-        if (!other || !json_equal(other, value))
-            return true;
-    }
-    return false;
-}
-
-/* "vocab ring-dtp cpu  tokens=512 tile=64": what tells the case from the others. */
-static void print_case(const struct comparison *comparison, const struct case_comparison *at)
-{
-    const char *key;
-    json_t *value;
-    const json_t *record = any_record(at);
-    printf("%s %s %s", json_string_value(json_object_get(record, "op")),
-        json_string_value(json_object_get(record, "impl")),
-        json_string_value(json_object_get(record, "device")));
-    json_object_foreach(json_object_get(record, "config"), key, value)
-    {
-        char *text = varies(comparison, key, value)
-                         ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT)
-                         : NULL;
-        if (text)
-            printf(" %s=%s", key, json_is_string(value) ? json_string_value(value) : text);
-        free(text);
-    }
-    putchar('\n');
 }
 
 static void print_time(const struct time_comparison *time)
@@ -150,16 +131,19 @@ static void print_findings(const struct findings *findings)
     }
 }
 
-static void print_text(const struct comparison *comparison)
+static void print_text(const struct comparison *comparison, bool changed_only)
 {
-    const struct record_set *sets[] = {&comparison->old, &comparison->new};
+    const struct record_set *const sets[] = {&comparison->old, &comparison->new};
     for (int i = 0; i < 2; i++)
         printf("%s %s: %d cases, %d launches\n", i ? "new" : "old", sets[i]->label, sets[i]->count,
             record_set_launches(sets[i]));
     for (int i = 0; i < comparison->count; i++) {
         const struct case_comparison *at = &comparison->cases[i];
+        if (changed_only && !at->findings.count)
+            continue;
         printf("%-6s  ", time_verdict_name(at->time.verdict));
-        print_case(comparison, at);
+        record_set_print_case(stdout, any_record(at), sets, 2);
+        putchar('\n');
         if (at->time.verdict != TIME_ABSENT)
             print_time(&at->time);
         print_findings(&at->findings);
@@ -241,7 +225,7 @@ static int run(const struct compare_options *given, const char *old, const char 
         if (given->json)
             written = print_json(&comparison);
         else
-            print_text(&comparison);
+            print_text(&comparison, given->changed);
         if (comparison.regressions ||
             (given->fail_on == FAIL_ON_DIFFERENCE && comparison.differences))
             status = EXIT_FAILED_CHECK;
@@ -251,6 +235,26 @@ static int run(const struct compare_options *given, const char *old, const char 
         }
     }
     comparison_free(&comparison);
+    return status;
+}
+
+static int show_trend(const struct compare_options *given)
+{
+    char error[512];
+    struct trends trends;
+    int status = EXIT_OK;
+    if (trends_read(given->trend, given->min_effect / 100, &trends, error, sizeof error)) {
+        fprintf(stderr, "compare: %s\n", error);
+        status = EXIT_BAD_INPUT;
+    } else {
+        int written = given->json ? trends_print_json(&trends, stdout)
+                                  : trends_print(&trends, given->changed, stdout);
+        if (written || fflush(stdout) || ferror(stdout)) {
+            fprintf(stderr, "compare: the output could not be written\n");
+            status = EXIT_ENVIRONMENT;
+        }
+    }
+    trends_free(&trends);
     return status;
 }
 
@@ -267,19 +271,25 @@ int main(int argc, char **argv)
         .exit_codes = exit_codes,
         .groups = &group,
         .group_count = 1,
-        .arguments = "[OLD] NEW",
-        .least_arguments = 1,
+        .arguments = "[[OLD] NEW]",
+        .least_arguments = 0,
         .most_arguments = 2,
     };
     int status = options_parse(&options, &program, argc, argv);
     if (status >= 0)
         return status;
     options_next(options);
-    int wanted = given.accepted ? 1 : 2;
-    if (options_argument_count(options) != wanted) {
-        fprintf(stderr, "compare: got %d files, allowed %s\n", options_argument_count(options),
-            given.accepted ? "one (NEW) with --accepted" : "two (OLD NEW)");
+    int count = options_argument_count(options);
+    int wanted = given.trend ? 0 : given.accepted ? 1 : 2;
+    if (given.trend && given.accepted) {
+        status = options_refuse(options, "trend", "cannot be given with --accepted");
+    } else if (count != wanted) {
+        static const char *const allowed[] = {
+            "none with --trend", "one (NEW) with --accepted", "two (OLD NEW)"};
+        fprintf(stderr, "compare: got %d files, allowed %s\n", count, allowed[wanted]);
         status = EXIT_BAD_INPUT;
+    } else if (given.trend) {
+        status = show_trend(&given);
     } else if (given.accepted) {
         status = run(&given, given.accepted, options_argument(options, 0));
     } else {

@@ -59,9 +59,32 @@ gives 1 '(+1)' 'a folder of accepted records is a gate' --accepted "$folder/acce
     "$folder/byte.jsonl"
 gives 1 '"level": "regression"' '--json prints findings' --json "$folder/old.jsonl" \
     "$folder/byte.jsonl"
+gives 0 '1 cases paired' '--changed leaves out what is the same' --changed "$folder/old.jsonl" \
+    "$folder/same.jsonl"
+grep -q 'vocab ring-dtp' "$folder/out"
+[ $? = 1 ]
+ok $? 'and does not name it'
+gives 1 'vocab ring-dtp cpu' 'but names a case with a finding' --changed "$folder/old.jsonl" \
+    "$folder/byte.jsonl"
 gives 2 'cut.jsonl:1' 'a record cut in the middle is exit 2, with file and line' \
     "$folder/old.jsonl" "$folder/cut.jsonl"
 gives 2 'none.jsonl' 'a missing file is exit 2' "$folder/old.jsonl" "$folder/none.jsonl"
+archive=${BUILDDIR:-build}/bin/archive
+mkdir "$folder/history"
+for run in old byte slow; do
+    "$archive" --part history --out "$folder/history/$run.jsonl" "$folder/$run.jsonl" || break
+done
+gives 0 '1 cases, 1 points' '--trend reads a history' --trend "$folder/history"
+gives 0 '"launches": 3' 'with --json too' --json --trend "$folder/history"
+gives 2 'allowed none with --trend' '--trend and a file is exit 2' --trend "$folder/history" \
+    "$folder/old.jsonl"
+gives 2 'none' '--trend of a folder that is not there is exit 2' --trend "$folder/none"
+"$archive" --out /dev/full "$folder/old.jsonl" 2>"$folder/out"
+[ $? = 3 ] && grep -q 'No space left' "$folder/out"
+ok $? 'archive on a full disk is exit 3 and says so'
+"$archive" --out "$folder/kept.jsonl" "$folder/cut.jsonl" 2>"$folder/out"
+[ $? = 2 ] && [ ! -e "$folder/kept.jsonl" ]
+ok $? 'archive of a record that is cut writes nothing'
 gives 2 'allowed two (OLD NEW)' 'one file is exit 2' "$folder/old.jsonl"
 gives 2 'did you mean --fail-on' 'an unknown option is exit 2' --fail-om regression a b
 echo "1..$count"

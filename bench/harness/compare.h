@@ -6,6 +6,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <jansson.h>
 
 /* ---- times (compare_time.c) ----------------------------------------------------------------- */
@@ -92,6 +93,11 @@ const struct record_group *record_set_find(const struct record_set *set, const c
 
 /* Number of distinct launches in the set. */
 int record_set_launches(const struct record_set *set);
+
+/* "vocab ring-dtp cpu tokens=512 tile=64": the record's case, with what of its configuration tells
+ * it from the other cases of the sets. */
+void record_set_print_case(
+    FILE *out, const json_t *record, const struct record_set *const *sets, int set_count);
 
 /* ---- all of it (compare.c) ------------------------------------------------------------------ */
 

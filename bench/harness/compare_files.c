@@ -177,3 +177,37 @@ int record_set_launches(const struct record_set *set)
     json_decref(seen);
     return launches;
 }
+
+/* Some case of the sets has another value, or none, for this key. */
+static bool varies(
+    const struct record_set *const *sets, int set_count, const char *key, const json_t *value)
+{
+    for (int i = 0; i < set_count; i++) {
+        for (int j = 0; j < sets[i]->count; j++) {
+            const json_t *config = json_object_get(sets[i]->cases[j].records[0], "config");
+            const json_t *other = json_object_get(config, key);
+            if (!other || !json_equal(other, value))
+                return true;
+        }
+    }
+    return false;
+}
+
+void record_set_print_case(
+    FILE *out, const json_t *record, const struct record_set *const *sets, int set_count)
+{
+    const char *key;
+    json_t *value;
+    fprintf(out, "%s %s %s", json_string_value(json_object_get(record, "op")),
+        json_string_value(json_object_get(record, "impl")),
+        json_string_value(json_object_get(record, "device")));
+    json_object_foreach(json_object_get(record, "config"), key, value)
+    {
+        char *text = varies(sets, set_count, key, value)
+                         ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT)
+                         : NULL;
+        if (text)
+            fprintf(out, " %s=%s", key, json_is_string(value) ? json_string_value(value) : text);
+        free(text);
+    }
+}

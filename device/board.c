@@ -21,24 +21,35 @@ struct gather {
 struct board {
     struct group *group;
     int size;
+    int *members; /* the group's rank of each; owned */
     struct board_page *pages, *spare;
     struct gather gather;
 };
 
-struct board *board_create(struct group *group)
+struct board *board_create_over(struct group *group, const int *members, int size)
 {
     struct board *board = calloc(1, sizeof *board);
     if (!board)
         return NULL;
     board->group = group;
-    board->size = group_size(group);
-    board->gather.rounds = calloc((size_t)board->size, sizeof *board->gather.rounds);
-    if (!board->gather.rounds) {
+    board->size = size;
+    board->members = malloc((size_t)size * sizeof *board->members);
+    board->gather.rounds = calloc((size_t)size, sizeof *board->gather.rounds);
+    if (!board->members || !board->gather.rounds) {
+        free(board->members);
+        free(board->gather.rounds);
         free(board);
         return NULL;
     }
+    for (int rank = 0; rank < size; rank++)
+        board->members[rank] = members ? members[rank] : rank;
     group_cond_init(&board->gather.wake);
     return board;
+}
+
+struct board *board_create(struct group *group)
+{
+    return board_create_over(group, NULL, group_size(group));
 }
 
 static void free_pages(struct board *board, struct board_page *page)
@@ -61,6 +72,7 @@ void board_free(struct board *board)
     free_pages(board, board->pages);
     free_pages(board, board->spare);
     pthread_cond_destroy(&board->gather.wake);
+    free(board->members);
     free(board->gather.rounds);
     free(board->gather.buffers[0]);
     free(board->gather.buffers[1]);
@@ -131,6 +143,7 @@ static void wake_partners(struct board *board, struct board_page *page, int rank
     }
 }
 
+/* `rank` and `other_rank` are the group's. */
 static void fail_labels(
     struct board *board, const struct exchange *mine, int rank, const char *other, int other_rank)
 {
@@ -150,7 +163,7 @@ struct board_page *board_post(
     struct board_page *page = find_page(board, exchange->sequence, rank);
     if (!page) {
         group_unlock(board->group);
-        group_abort(board->group, rank, DEV_FAILED, "no memory for an exchange");
+        group_abort(board->group, board->members[rank], DEV_FAILED, "no memory for an exchange");
         exchange_free(exchange);
         return NULL;
     }
@@ -165,7 +178,7 @@ struct board_page *board_post(
     group_unlock(board->group);
     if (!strcmp(label, exchange->label))
         return page;
-    fail_labels(board, exchange, rank, label, first);
+    fail_labels(board, exchange, board->members[rank], label, board->members[first]);
     return NULL;
 }
 
@@ -185,25 +198,26 @@ static bool match(struct board *board, const struct board_page *page, int from, 
         char message[192];
         snprintf(message, sizeof message,
             "exchange '%s': rank %d sends rank %d %lld bytes in part %d, rank %d expects %lld",
-            sender->label, from, to, (long long)sent, i, to, (long long)received);
-        group_abort(board->group, finder, DEV_FAILED, message);
+            sender->label, board->members[from], board->members[to], (long long)sent, i,
+            board->members[to], (long long)received);
+        group_abort(board->group, board->members[finder], DEV_FAILED, message);
         return false;
     }
     return true;
 }
 
-/* The place of a partner that has posted in the list; -1 while there is none: then *missing is one
- * that has not, if possible one that never will. */
+/* The place of a partner that has posted in the list; -1 while there is none: then *missing is the
+ * group's rank of one that has not, if possible of one that never will. */
 static int find_posted(struct board *board, const struct board_page *page,
     const struct exchange *exchange, int *missing)
 {
-    *missing = exchange->partners[0];
+    *missing = board->members[exchange->partners[0]];
     for (int i = 0; i < exchange->partner_count; i++) {
         int partner = exchange->partners[i];
         if (page->side[partner].exchange)
             return i;
-        if (group_has_left(board->group, partner))
-            *missing = partner;
+        if (group_has_left(board->group, board->members[partner]))
+            *missing = board->members[partner];
     }
     return -1;
 }
@@ -211,8 +225,9 @@ static int find_posted(struct board *board, const struct board_page *page,
 int board_next(struct board *board, struct board_page *page, int rank)
 {
     struct exchange *exchange = page->side[rank].exchange;
-    struct group_wait wait = {
-        .rank = rank, .what = exchange->label, .deadline_s = group_deadline_s(board->group)};
+    struct group_wait wait = {.rank = board->members[rank],
+        .what = exchange->label,
+        .deadline_s = group_deadline_s(board->group)};
     struct board_side *side = &page->side[rank];
     bool sound = true;
     int found = -1;
@@ -244,7 +259,8 @@ void board_take(struct board *board, struct board_page *page, int from, int part
 bool board_wait_taken(struct board *board, struct board_page *page, int rank)
 {
     struct board_side *side = &page->side[rank];
-    struct group_wait wait = {rank, rank, side->exchange->label, group_deadline_s(board->group)};
+    int self = board->members[rank];
+    struct group_wait wait = {self, self, side->exchange->label, group_deadline_s(board->group)};
     bool sound = true;
     group_lock(board->group);
     while (sound && side->unread)
@@ -275,9 +291,10 @@ void board_done(struct board *board, struct board_page *page)
  * ------------------------------------ */
 
 /* Enters the rank's next round. False when it cannot: `message` says why. */
-static bool enter_round(
-    struct gather *gather, int size, int rank, int64_t bytes, char *message, size_t room)
+static bool enter_round(struct board *board, int rank, int64_t bytes, char *message, size_t room)
 {
+    struct gather *gather = &board->gather;
+    int size = board->size;
     int turn = gather->complete % 2;
     if (!gather->arrived) {
         gather->first = rank;
@@ -290,7 +307,8 @@ static bool enter_round(
     }
     if (bytes != gather->bytes) {
         snprintf(message, room, "rank %d gathers %lld bytes on the host, rank %d %lld",
-            gather->first, (long long)gather->bytes, rank, (long long)bytes);
+            board->members[gather->first], (long long)gather->bytes, board->members[rank],
+            (long long)bytes);
         return false;
     }
     if (gather->capacities[turn] < bytes * size) {
@@ -303,15 +321,15 @@ static bool enter_round(
     return true;
 }
 
-/* A rank that has not entered `round`, if possible one that never will. */
+/* The group's rank of one that has not entered `round`, if possible of one that never will. */
 static int find_missing(const struct board *board, int64_t round)
 {
     int missing = -1;
     for (int rank = 0; rank < board->size; rank++) {
         if (board->gather.rounds[rank] > round)
             continue;
-        if (missing < 0 || group_has_left(board->group, rank))
-            missing = rank;
+        if (missing < 0 || group_has_left(board->group, board->members[rank]))
+            missing = board->members[rank];
     }
     return missing;
 }
@@ -320,8 +338,8 @@ static int find_missing(const struct board *board, int64_t round)
 static bool wait_round(struct board *board, int rank, int64_t round, int64_t bytes)
 {
     struct gather *gather = &board->gather;
-    struct group_wait wait = {
-        rank, 0, bytes ? "host all-gather" : "barrier", group_deadline_s(board->group)};
+    struct group_wait wait = {board->members[rank], 0, bytes ? "host all-gather" : "barrier",
+        group_deadline_s(board->group)};
     bool sound = true;
     while (sound && gather->complete == round) {
         wait.missing = find_missing(board, round);
@@ -335,14 +353,14 @@ int board_all_gather(struct board *board, int rank, const void *send, void *rece
     struct gather *gather = &board->gather;
     char message[192];
     if (group_failed(board->group, NULL)) {
-        group_give_up(board->group, rank);
+        group_give_up(board->group, board->members[rank]);
         return -1;
     }
     group_lock(board->group);
     int64_t round = gather->complete;
-    if (!enter_round(gather, board->size, rank, bytes, message, sizeof message)) {
+    if (!enter_round(board, rank, bytes, message, sizeof message)) {
         group_unlock(board->group);
-        group_abort(board->group, rank, DEV_FAILED, message);
+        group_abort(board->group, board->members[rank], DEV_FAILED, message);
         return -1;
     }
     char *buffer = gather->buffers[round % 2];

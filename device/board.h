@@ -26,6 +26,8 @@ struct board;
 
 /* NULL when memory is short. */
 struct board *board_create(struct group *group);
+/* Of the `size` ranks of the group that `members` lists, numbered in its order; it is copied. */
+struct board *board_create_over(struct group *group, const int *members, int size);
 void board_free(struct board *board);
 struct group *board_group(const struct board *board);
 

@@ -6,49 +6,7 @@
 #include "device/backend.h"
 #include "device/order.h"
 
-/* ---- a rank's communicators ------------------------------------------------------------------ */
-
-static void abort_group(void *context)
-{
-    struct comm *comm = context;
-    comm->transport->abort(comm, comm->rank, dev_status(comm->dev), dev_message(comm->dev));
-}
-
-struct comm *comm_open(
-    const struct comm_transport *transport, struct board *board, int rank, struct device *dev)
-{
-    struct comm *comm = calloc(1, sizeof *comm);
-    if (!comm)
-        return NULL;
-    comm->transport = transport;
-    comm->dev = dev;
-    comm->rank = rank;
-    comm->name = "world";
-    comm->root = comm;
-    if (!transport->open(comm, board)) {
-        free(comm);
-        return NULL;
-    }
-    dev_on_failure(dev, abort_group, comm);
-    return comm;
-}
-
-void comm_close(struct comm *comm)
-{
-    if (!comm)
-        return;
-    dev_on_failure(comm->dev, NULL, NULL);
-    while (comm->duplicates) {
-        struct comm *first = comm->duplicates;
-        comm->duplicates = first->next;
-        first->transport->close(first);
-        free(first);
-    }
-    comm->transport->close(comm);
-    free(comm);
-}
-
-static bool comm_usable(const struct comm *comm)
+bool comm_usable(const struct comm *comm)
 {
     return comm && dev_usable(comm->dev);
 }
@@ -61,33 +19,6 @@ int comm_rank(const struct comm *comm)
 int comm_size(const struct comm *comm)
 {
     return comm->size;
-}
-
-struct comm *comm_dup(struct comm *comm, const char *name)
-{
-    if (!comm_usable(comm))
-        return NULL;
-    for (struct comm *known = comm->root->duplicates; known; known = known->next)
-        if (!strcmp(known->name, name))
-            return known;
-    struct comm *child = calloc(1, sizeof *child);
-    if (!child) {
-        dev_fail(comm->dev, DEV_FAILED, "no memory for communicator '%s'", name);
-        return NULL;
-    }
-    child->transport = comm->transport;
-    child->dev = comm->dev;
-    child->rank = comm->rank;
-    child->size = comm->size;
-    child->name = name;
-    child->root = comm->root;
-    if (!comm->transport->duplicate(comm, child)) {
-        free(child);
-        return NULL;
-    }
-    child->next = comm->root->duplicates;
-    comm->root->duplicates = child;
-    return child;
 }
 
 /* ---- the parts of an exchange ---------------------------------------------------------------- */
@@ -409,7 +340,7 @@ int comm_barrier(struct comm *comm)
 void comm_abort(struct comm *comm, const char *reason)
 {
     if (comm)
-        comm->transport->abort(comm, comm->rank, DEV_ABORTED, reason);
+        comm->transport->abort(comm, comm->root->rank, DEV_ABORTED, reason);
 }
 
 struct comm_traffic comm_traffic(const struct comm *comm)

@@ -18,11 +18,17 @@ struct comm;
 int comm_rank(const struct comm *comm);
 int comm_size(const struct comm *comm);
 
-/* Another communicator over the same ranks; collective. It lives as long as its parent, and asking
- * again for a name gives the same one, so that a schedule may ask in every call. NULL after a
- * failure (every call takes a NULL communicator then and does nothing). `name` is kept by
- * reference. */
+/* Another communicator over the same ranks; collective. It lives as long as its group, and asking
+ * the same communicator again for a name gives the same one, so that a schedule may ask in every
+ * call. NULL after a failure (every call takes a NULL communicator then and does nothing). `name`
+ * is kept by reference. */
 struct comm *comm_dup(struct comm *comm, const char *name);
+
+/* Communicators over subsets of the ranks; collective over `comm`. Ranks that give the same color
+ * (any number) share one, numbered in it by key and, where keys are equal, by their rank in `comm`.
+ * Its ranks alone take part in its exchanges and are their peers. Name and lifetime as of comm_dup,
+ * which it shares its names with. */
+struct comm *comm_split(struct comm *comm, int color, int key, const char *name);
 
 /* One message of an exchange: peer may be the rank itself (a local copy). */
 struct comm_part {

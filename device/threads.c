@@ -23,7 +23,7 @@ struct links {
 };
 
 struct threads {
-    struct board *board; /* a duplicate's belongs to rank 0's communicator */
+    struct board *board; /* but the root's, it belongs to rank 0's communicator */
     struct links *links; /* the root communicator's */
 };
 
@@ -66,14 +66,15 @@ static bool threads_duplicate(struct comm *parent, struct comm *child)
     struct board **boards = calloc((size_t)parent->size, sizeof *boards);
     struct board *mine = NULL;
     bool sound = threads && boards;
-    if (sound && parent->rank == 0)
-        sound = (mine = board_create(board_group(from->board))) != NULL;
+    if (sound && child->rank == 0)
+        sound = (mine = board_create_over(board_group(from->board), child->members, child->size)) !=
+                NULL;
     if (!sound)
         dev_fail(parent->dev, DEV_FAILED, "no memory for communicator '%s'", child->name);
     if (sound)
         sound = !board_all_gather(from->board, parent->rank, &mine, boards, sizeof mine);
     if (sound) {
-        threads->board = boards[0];
+        threads->board = boards[child->leader];
         threads->links = from->links;
         child->state = threads;
     } else {

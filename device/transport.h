@@ -12,6 +12,9 @@ struct comm {
     int rank, size;
     const char *name;
     struct comm *root;       /* the first communicator of the group: itself, for the root */
+    struct comm *parent;     /* that it was made from; NULL for the root */
+    int *members;            /* the rank in the group of each of its ranks; NULL: the same; owned */
+    int leader;              /* the parent's rank of its rank 0 */
     struct comm *duplicates; /* of the root: all made from it, linked by `next` */
     struct comm *next;
     int64_t exchanges;           /* enqueued on this communicator so far */
@@ -34,12 +37,23 @@ void exchange_free(struct exchange *exchange);
 /* The parts with `peer` are parts[first .. first + count - 1]. */
 int exchange_parts(const struct comm_part *parts, int count, int peer, int *first);
 
+/* Whether it is there and its device has not failed. */
+bool comm_usable(const struct comm *comm);
+
+/* The rank in the group of a communicator's rank. */
+static inline int comm_member(const struct comm *comm, int rank)
+{
+    return comm->members ? comm->members[rank] : rank;
+}
+
 struct comm_transport {
     /* The root communicator of a rank of thread ranks, which meet on `board`. Sets comm->size and
      * state; comm->rank and dev are set. */
     bool (*open)(struct comm *comm, struct board *board);
 
-    /* Collective. False after a failure. */
+    /* Collective over the parent, whose ranks each make a child: all ranks the same one, or, after
+     * comm_split, those with the same child->leader. The child's size, rank and members are set.
+     * False after a failure. */
     bool (*duplicate)(struct comm *parent, struct comm *child);
     void (*close)(struct comm *comm);
 

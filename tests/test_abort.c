@@ -51,6 +51,23 @@ static int exchange_on_streams(struct rank *rank)
     return dev_sync(rank->dev) == DEV_OK ? 0 : -1;
 }
 
+/* In pairs of ranks, the higher one first in its communicator; then all wait for all. */
+static int exchange_in_pairs(struct rank *rank, int64_t bytes, const char *label)
+{
+    struct comm *pair = comm_split(rank->comm, rank->index / 2, -rank->index, "pair");
+    char *out = dev_alloc(rank->dev, bytes, LIVE_RING, "out");
+    char *in = dev_alloc(rank->dev, 1000, LIVE_RING, "in");
+    int peer = pair ? 1 - comm_rank(pair) : 0;
+    struct comm_part send = {peer, out, bytes}, receive = {peer, in, 1000};
+    comm_exchange(pair, dev_main_stream(rank->dev), label, &send, 1, &receive, 1);
+    return dev_sync(rank->dev) == DEV_OK ? comm_barrier(rank->comm) : -1;
+}
+
+static int exchange_with_partner(struct rank *rank)
+{
+    return exchange_in_pairs(rank, 1000, "pair's");
+}
+
 static int wait_at_barrier(struct rank *rank)
 {
     return comm_barrier(rank->comm);
@@ -135,6 +152,23 @@ static int send_other_sizes(struct rank *rank)
 {
     exchange_with_all(rank, rank->comm, dev_main_stream(rank->dev), "exchange", 999);
     return dev_sync(rank->dev) == DEV_OK ? 0 : -1;
+}
+
+static int send_partner_other_sizes(struct rank *rank)
+{
+    return exchange_in_pairs(rank, 999, "pair's");
+}
+
+static int send_partner_another_label(struct rank *rank)
+{
+    return exchange_in_pairs(rank, 1000, "another label");
+}
+
+static int leave_partner(struct rank *rank)
+{
+    comm_split(rank->comm, rank->index / 2, -rank->index, "pair");
+    sleep_s(0.05);
+    return 0;
 }
 
 static int send_too_few(struct rank *rank)
@@ -232,6 +266,8 @@ static const struct scenario scenarios[] = {
         "rank 2 left while rank"},
     {"a rank that leaves, others exchange on three streams", leave_early, exchange_on_streams,
         DEV_FAILED, CULPRIT, "rank 2 left while rank"},
+    {"a rank that leaves its subset", leave_partner, exchange_with_partner, DEV_FAILED, CULPRIT,
+        "rank 2 left while rank"},
     {"a rank that leaves, others at a barrier", leave_early, wait_at_barrier, DEV_FAILED, CULPRIT,
         "waits for it in 'barrier'"},
     {"a rank that leaves, others gather", leave_early, gather_on_host, DEV_FAILED, CULPRIT,
@@ -240,6 +276,10 @@ static const struct scenario scenarios[] = {
     {"comm_abort, others at a barrier", call_abort, wait_at_barrier, DEV_ABORTED, CULPRIT,
         "had enough"},
     {"sizes that differ", send_other_sizes, exchange, DEV_FAILED, -1, "999"},
+    {"sizes that differ in a subset", send_partner_other_sizes, exchange_with_partner, DEV_FAILED,
+        -1, "rank 2 sends rank 3 999 bytes in part 0, rank 3 expects 1000"},
+    {"labels that differ in a subset", send_partner_another_label, exchange_with_partner,
+        DEV_FAILED, -1, "'another label' on rank 2 and 'pair's' on rank 3"},
     {"a message too few", send_too_few, exchange, DEV_FAILED, -1, "rank 2 sends rank"},
     {"a message that nobody expects", send_what_nobody_expects, exchange_nothing, DEV_FAILED,
         CULPRIT, "rank 2 sends rank 0 8 bytes in part 0, rank 0 expects 0"},
@@ -293,7 +333,8 @@ static void run_scenario(const struct scenario *scenario, struct dev_pool *pool)
                 (scenario->rank < 0 || failure.rank == scenario->rank);
     tap_ok(result == -1 && told, "%s: \"%s\"", scenario->name, failure.message);
     /* One that leaves, or returns, does not wait for the verdict. */
-    int fine = scenario->culprit == leave_early || scenario->culprit == return_negative;
+    int fine = scenario->culprit == leave_early || scenario->culprit == leave_partner ||
+               scenario->culprit == return_negative;
     tap_ok(atomic_load(&outcome.fine) == fine, "%s: every rank that waits fails", scenario->name);
     tap_ok(seconds < WITHIN_S, "%s: within %g s", scenario->name, seconds);
     if (!told)

@@ -217,6 +217,68 @@ static int barrier(struct rank *rank, void *context)
     return 0;
 }
 
+/* Sends `bytes` around the communicator, whose rank r is the group's ranks[r]; faults found. */
+static int64_t wrong_in_ring(struct rank *rank, struct comm *comm, const int *ranks, int round)
+{
+    enum { BYTES = 2003 };
+    int self = comm_rank(comm), size = comm_size(comm);
+    int previous = (self + size - 1) % size;
+    char *from = dev_alloc(rank->dev, BYTES, LIVE_RING, "from");
+    char *to = dev_alloc(rank->dev, BYTES, LIVE_RING, "to");
+    put_bytes(rank, from, 0, round, BYTES);
+    struct comm_part send = {(self + 1) % size, from, BYTES}, receive = {previous, to, BYTES};
+    comm_exchange(comm, dev_main_stream(rank->dev), "subset's ring", &send, 1, &receive, 1);
+    int64_t wrong = wrong_bytes(rank, to, ranks[previous], 0, round, BYTES);
+    dev_free(rank->dev, from);
+    dev_free(rank->dev, to);
+    return wrong;
+}
+
+/* Whether the communicator's ranks are those of the group in `ranks`. */
+static int64_t wrong_members(struct rank *rank, struct comm *comm, const int *ranks, int size)
+{
+    int seen[8];
+    int64_t wrong = comm_size(comm) != size || ranks[comm_rank(comm)] != rank->index;
+    wrong += comm_host_all_gather(comm, &rank->index, seen, sizeof rank->index) != 0;
+    for (int r = 0; !wrong && r < size; r++)
+        wrong += seen[r] != ranks[r];
+    return wrong;
+}
+
+/* Odd and even ranks apart, numbered from the last; halves of those; duplicates of both. All of
+ * them at the same time, and the world beside them. */
+static int subsets(struct rank *rank, void *context)
+{
+    struct tally *tally = context;
+    int64_t *wrong = &tally->wrong[rank->index];
+    int ranks[8], half[8], world[8], size = 0, halves = 0;
+    for (int r = 0; r < rank->count; r++)
+        world[r] = r;
+    for (int r = rank->count - 1; r >= 0; r--) {
+        if (r % 2 == rank->index % 2)
+            ranks[size++] = r;
+    }
+    struct comm *same = comm_split(rank->comm, 7 * (rank->index % 2), -rank->index, "parity");
+    *wrong += wrong_members(rank, same, ranks, size);
+    bool upper = comm_rank(same) >= size / 2;
+    for (int r = 0; r < size; r++) {
+        if ((r >= size / 2) == upper)
+            half[halves++] = ranks[r];
+    }
+    struct comm *part = comm_split(same, upper, 0, "half");
+    struct comm *other = comm_dup(part, "parity"); /* a name is its parent's alone */
+    *wrong += wrong_members(rank, part, half, halves) + wrong_members(rank, other, half, halves);
+    *wrong += other == same || other == part || comm_dup(part, "parity") != other ||
+              comm_split(rank->comm, 0, 0, "parity") != same;
+    for (int round = 0; round < 20; round++) {
+        *wrong += wrong_in_ring(rank, same, ranks, round);
+        *wrong += wrong_in_ring(rank, round % 2 ? part : other, half, round);
+        *wrong += wrong_in_ring(rank, rank->comm, world, round);
+        *wrong += comm_barrier(part) != 0;
+    }
+    return 0;
+}
+
 /* ---- random patterns ------------------------------------------------------------------------- */
 
 enum { ROUNDS = 200, LANES = 3, MOST_PARTS = 3, MOST_BYTES = 3000 };
@@ -365,6 +427,7 @@ int main(void)
         run_ranks("several parts to a peer", config, several_parts);
         run_ranks("host all-gather and barrier", config, host_side);
         run_ranks("barrier", config, barrier);
+        run_ranks("subsets and subsets of them", config, subsets);
         run_ranks("200 random patterns on three communicators", config, random_patterns);
     }
     run_ranks("paced messages share a link",

@@ -80,8 +80,14 @@ static int adamw_access(const void *launched, struct dev_access *ranges)
     return 5;
 }
 
+int adamw_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_adamw = {
-    .name = "adamw", .cpu = adamw_launch, .cost = adamw_cost, .access = adamw_access};
+    .name = "adamw",
+    .cpu = adamw_launch,
+    .cuda = adamw_cuda,
+    .cost = adamw_cost,
+    .access = adamw_access,
+};
 
 /* ---- the gradient scan --------------------------------------------------------------------- */
 
@@ -143,5 +149,11 @@ static int scan_access(const void *launched, struct dev_access *ranges)
     return 3;
 }
 
+int gradient_scan_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_gradient_scan = {
-    .name = "gradient scan", .cpu = scan_launch, .cost = scan_cost, .access = scan_access};
+    .name = "gradient scan",
+    .cpu = scan_launch,
+    .cuda = gradient_scan_cuda,
+    .cost = scan_cost,
+    .access = scan_access,
+};

@@ -215,8 +215,14 @@ static int access_ranges(const void *launch_args, struct dev_access *ranges)
     return add_range(ranges, count, args->c, m, n, args->ldc, 4, true);
 }
 
+int gemm_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_gemm = {
-    .name = "gemm", .cpu = run_cpu, .cost = cost, .access = access_ranges};
+    .name = "gemm",
+    .cpu = run_cpu,
+    .cuda = gemm_cuda,
+    .cost = cost,
+    .access = access_ranges,
+};
 
 void gemm(struct stream *stream, const struct gemm_args *args)
 {

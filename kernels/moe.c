@@ -78,9 +78,11 @@ static int activation_access(const void *launched, struct dev_access *ranges)
     return add_access(ranges, count, args->a, bytes, true);
 }
 
+int expert_activation_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_expert_activation = {
     .name = "expert_activation",
     .cpu = activation_cpu,
+    .cuda = expert_activation_cuda,
     .cost = activation_cost,
     .access = activation_access,
 };
@@ -120,9 +122,11 @@ static int activation_backward_access(const void *launched, struct dev_access *r
     return add_access(ranges, count, args->du, bytes, true);
 }
 
+int expert_activation_backward_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_expert_activation_backward = {
     .name = "expert_activation_backward",
     .cpu = activation_backward_cpu,
+    .cuda = expert_activation_backward_cuda,
     .cost = activation_backward_cost,
     .access = activation_backward_access,
 };
@@ -178,9 +182,11 @@ static int combine_access(const void *launched, struct dev_access *ranges)
     return add_access(ranges, count, args->to, to_bytes, true);
 }
 
+int combine_rows_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_combine_rows = {
     .name = "combine_rows",
     .cpu = combine_cpu,
+    .cuda = combine_rows_cuda,
     .cost = combine_cost,
     .access = combine_access,
 };
@@ -239,9 +245,11 @@ static int route_backward_access(const void *launched, struct dev_access *ranges
     return count;
 }
 
+int route_backward_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_route_backward = {
     .name = "route_backward",
     .cpu = route_backward_cpu,
+    .cuda = route_backward_cuda,
     .cost = route_backward_cost,
     .access = route_backward_access,
 };

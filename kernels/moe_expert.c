@@ -331,9 +331,11 @@ static int matmul_access(const void *launched, struct dev_access *ranges)
     return add_access(ranges, count, args->out, out_bytes, true);
 }
 
+int expert_matmul_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_expert_matmul = {
     .name = "expert_matmul",
     .cpu = matmul_cpu,
+    .cuda = expert_matmul_cuda,
     .cost = matmul_cost,
     .access = matmul_access,
 };
@@ -432,9 +434,11 @@ static int gradient_access(const void *launched, struct dev_access *ranges)
     return add_access(ranges, count, args->lent, args->lent_count * matrix_bytes, true);
 }
 
+int expert_gradient_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_expert_gradient = {
     .name = "expert_gradient",
     .cpu = gradient_cpu,
+    .cuda = expert_gradient_cuda,
     .cost = gradient_cost,
     .access = gradient_access,
 };

@@ -135,9 +135,11 @@ static int gather_access(const void *launched, struct dev_access *ranges)
     return add_access(ranges, count, args->to, args->count * args->row_bytes, true);
 }
 
+int gather_rows_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_gather_rows = {
     .name = "gather_rows",
     .cpu = gather_cpu,
+    .cuda = gather_rows_cuda,
     .cost = gather_cost,
     .access = gather_access,
 };
@@ -178,9 +180,11 @@ static int scatter_access(const void *launched, struct dev_access *ranges)
     return add_access(ranges, count, args->to, args->to_rows * args->row_bytes, true);
 }
 
+int scatter_rows_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_scatter_rows = {
     .name = "scatter_rows",
     .cpu = scatter_cpu,
+    .cuda = scatter_rows_cuda,
     .cost = scatter_cost,
     .access = scatter_access,
 };

@@ -62,9 +62,11 @@ static int rank_sum_access(const void *args, struct dev_access *ranges)
     return add_access(ranges, count, sum->out, f32_bytes(sum->count), true);
 }
 
+int rank_sum_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_rank_sum = {
     .name = "rank_sum",
     .cpu = rank_sum_cpu,
+    .cuda = rank_sum_cuda,
     .cost = rank_sum_cost,
     .access = rank_sum_access,
 };
@@ -109,9 +111,11 @@ static int add_access_ranges(const void *args, struct dev_access *ranges)
     return add_access(ranges, count, add->to, f32_bytes(add->count), true);
 }
 
+int add_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_add = {
     .name = "add",
     .cpu = add_cpu,
+    .cuda = add_cuda,
     .cost = add_cost,
     .access = add_access_ranges,
 };
@@ -158,9 +162,11 @@ static int round_bf16_access(const void *args, struct dev_access *ranges)
     return add_access(ranges, count, round->to, to_bytes, true);
 }
 
+int round_bf16_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_round_bf16 = {
     .name = "round_bf16",
     .cpu = round_bf16_cpu,
+    .cuda = round_bf16_cuda,
     .cost = round_bf16_cost,
     .access = round_bf16_access,
 };

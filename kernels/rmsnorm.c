@@ -78,9 +78,11 @@ static int forward_access(const void *launched, struct dev_access *ranges)
     return add_access(ranges, count, args->n, bytes, true);
 }
 
+int rmsnorm_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_rmsnorm = {
     .name = "rmsnorm",
     .cpu = forward_cpu,
+    .cuda = rmsnorm_cuda,
     .cost = forward_cost,
     .access = forward_access,
 };
@@ -118,9 +120,11 @@ static int backward_access(const void *launched, struct dev_access *ranges)
     return add_access(ranges, count, args->dx, bytes, true);
 }
 
+int rmsnorm_backward_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_rmsnorm_backward = {
     .name = "rmsnorm_backward",
     .cpu = backward_cpu,
+    .cuda = rmsnorm_backward_cuda,
     .cost = backward_cost,
     .access = backward_access,
 };
@@ -155,9 +159,11 @@ static int gain_access(const void *launched, struct dev_access *ranges)
     return add_access(ranges, count, args->dgain, args->columns * (int64_t)sizeof(float), true);
 }
 
+int rmsnorm_gain_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_rmsnorm_gain = {
     .name = "rmsnorm_gain",
     .cpu = gain_cpu,
+    .cuda = rmsnorm_gain_cuda,
     .cost = gain_cost,
     .access = gain_access,
 };
@@ -190,9 +196,11 @@ static int add_access_of(const void *launched, struct dev_access *ranges)
     return add_access(ranges, count, args->to, bytes, true);
 }
 
+int residual_add_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_residual_add = {
     .name = "residual_add",
     .cpu = add_cpu,
+    .cuda = residual_add_cuda,
     .cost = add_cost,
     .access = add_access_of,
 };

@@ -81,9 +81,11 @@ static int fold_access(const void *args, struct dev_access *ranges)
     return add_access(ranges, count, fold->target_logit, f32_bytes(rows), true);
 }
 
+int strip_fold_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_strip_fold = {
     .name = "strip_fold",
     .cpu = fold_cpu,
+    .cuda = strip_fold_cuda,
     .cost = fold_cost,
     .access = fold_access,
 };
@@ -126,9 +128,11 @@ static int finish_access(const void *args, struct dev_access *ranges)
     return add_access(ranges, count, finish->loss, f32_bytes(rows), true);
 }
 
+int strip_finish_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_strip_finish = {
     .name = "strip_finish",
     .cpu = finish_cpu,
+    .cuda = strip_finish_cuda,
     .cost = finish_cost,
     .access = finish_access,
 };
@@ -168,9 +172,11 @@ static int log_softmax_access(const void *args, struct dev_access *ranges)
     return add_access(ranges, count, log_softmax->out, out_bytes, true);
 }
 
+int strip_log_softmax_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_strip_log_softmax = {
     .name = "strip_log_softmax",
     .cpu = log_softmax_cpu,
+    .cuda = strip_log_softmax_cuda,
     .cost = log_softmax_cost,
     .access = log_softmax_access,
 };
@@ -215,9 +221,11 @@ static int residual_access(const void *args, struct dev_access *ranges)
     return add_access(ranges, count, residual->out, out_bytes, true);
 }
 
+int strip_residual_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_strip_residual = {
     .name = "strip_residual",
     .cpu = residual_cpu,
+    .cuda = strip_residual_cuda,
     .cost = residual_cost,
     .access = residual_access,
 };
@@ -257,9 +265,11 @@ static int take_target_access(const void *args, struct dev_access *ranges)
     return add_access(ranges, count, take->target_logit, f32_bytes(rows), true);
 }
 
+int strip_take_target_cuda(const void *args, void *cuda_stream) __attribute__((weak));
 const struct kernel kernel_strip_take_target = {
     .name = "strip_take_target",
     .cpu = take_target_cpu,
+    .cuda = strip_take_target_cuda,
     .cost = take_target_cost,
     .access = take_target_access,
 };

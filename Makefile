@@ -8,6 +8,8 @@ SANITIZE ?=
 BUILDDIR ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 CC ?= cc
 CUDA ?= auto
+NCCL ?= auto
+CUPTI ?= auto
 MPI ?= auto
 JANSSON_PREFIX ?=
 XXHASH_PREFIX ?=
@@ -61,7 +63,7 @@ $(1): FORCE
 	@printf '%s\n' "$$$$RECORD" | cmp -s - $$@ || printf '%s\n' "$$$$RECORD" >$$@
 endef
 
-PROBED = CC CXX NVCC MPICC CUDA MPI CPPFLAGS LDFLAGS JANSSON_PREFIX XXHASH_PREFIX
+PROBED = CC CXX NVCC MPICC CUDA NCCL CUPTI MPI CPPFLAGS LDFLAGS JANSSON_PREFIX XXHASH_PREFIX
 $(eval $(call record,$(B)/config.args,$$(foreach name,$$(PROBED),$$(name)=$$($$(name)))))
 $(B)/config.mk: make/configure.sh $(B)/config.args
 	@env $(foreach name,$(PROBED),$(name)='$($(name))') sh make/configure.sh >$@
@@ -91,7 +93,7 @@ ISAS := generic $(if $(filter x86_64,$(ARCH)),scalar avx2 avx512)
 REFERENCE_FLAGS := $(if $(filter x86_64,$(ARCH)),-march=x86-64-v3)
 
 NVCC_FLAGS := -O3 -std=c++17 -I. -fmad=false -ftz=false -prec-div=true -prec-sqrt=true \
-	-Xcompiler -ffp-contract=off,-Wall,-Wextra \
+	-Xcompiler -ffp-contract=off,-Wall,-Wextra$(if $(WERROR),$(comma)-Werror) $(CUDA_DEFINES) \
 	$(foreach n,$(CUDA_ARCHITECTURES),-gencode arch=compute_$(n)$(comma)code=sm_$(n)) \
 	$(foreach n,$(lastword $(CUDA_ARCHITECTURES)),-gencode arch=compute_$(n)$(comma)code=compute_$(n))
 
@@ -119,6 +121,9 @@ SLOW_TESTS := $(SLOW_SRC:tests/%.c=$(B)/tests/%)
 
 CUDA_SRC := $(wildcard kernels/*.cu device/*.cu tests/*.cu)
 CUDA_OBJ := $(CUDA_SRC:%.cu=$(B)/cuda/%.o)
+# What the programs hold of it, where the cuda device is built. The library refers to it weakly, so
+# that one library serves programs with and without.
+CUDA_PART := $(if $(CUDA_FOUND),$(filter-out $(B)/cuda/tests/%,$(CUDA_OBJ)))
 
 FORMATTED := $(wildcard $(foreach d,$(LIB_DIRS) bench tests,$(foreach e,c h cu,$(d)/*.$(e))))
 
@@ -162,7 +167,8 @@ $(LIB): $(LIB_OBJ) $(B)/objects
 	$(call run,ar,$@,$(AR) rcs $@ $(LIB_OBJ))
 
 LINK = $(CC) $(LDFLAGS) $(filter %.o %.a,$^) $(MORE_LIBS) $(LDLIBS) -o $@
-$(B)/bin/%: $(B)/obj/bench/%.o $(LIB)
+$(BIN): MORE_LIBS := $(if $(CUDA_FOUND),$(CUDA_LIBS))
+$(B)/bin/%: $(B)/obj/bench/%.o $(CUDA_PART) $(LIB)
 	@mkdir -p $(@D)
 	$(call run,link,$@,$(LINK))
 
@@ -194,7 +200,7 @@ $(B)/tests/test_stack: MORE_LIBS := $(foreach call,dev_wait dev_copy_h2d dev_cop
 $(B)/tests/test_probe_failures: MORE_LIBS := $(foreach call,malloc calloc reallocarray strdup pread \
 	XXH3_createState,-Wl$(comma)--wrap=$(call))
 
-$(B)/cuda/%.o: %.cu Makefile
+$(B)/cuda/%.o: %.cu Makefile $(B)/config.mk
 	@mkdir -p $(@D)
 	$(call run,nvcc,$<,$(NVCC_FOUND) $(NVCC_FLAGS) -MMD -MP -c $< -o $@)
 
@@ -292,7 +298,9 @@ help:
 #   V             1: prints the commands
 #   WERROR        1: warnings are errors
 #   SANITIZE      address,undefined or thread
-#   CUDA MPI      0, 1 or auto: not, required, if found (no source uses MPI yet)
+#   CUDA MPI      0, 1 or auto: not, required, if found (no source uses MPI yet); CUDA=auto
+#                 wants a GPU too, CUDA=1 wants NCCL, cuBLASLt and CUPTI
+#   NCCL CUPTI    0: without them, where CUDA is built
 #   NVCC MPICC    their compilers; found in PATH, in CUDA_HOME or /usr/local/cuda
 #   JANSSON_PREFIX XXHASH_PREFIX
 #                 take that library from PREFIX/include and PREFIX/lib

@@ -90,13 +90,17 @@ struct dev_backend {
     void *(*host_take)(struct device *dev, int64_t bytes);
     void (*host_give)(struct device *dev, void *block, int64_t bytes);
 
-    bool (*stream_open)(struct stream *stream);
+    bool (*stream_open)(struct stream *stream);  /* false: memory is short, or the device failed */
     void (*stream_close)(struct stream *stream); /* when all is done */
 
     /* Puts a copy of the operation at the stream's end and returns. False, with nothing done, when
      * memory is short. When the device has failed in the meantime the operation is dropped (an
      * exchange is freed), but its ticket is still reached. */
     bool (*enqueue)(struct stream *stream, const struct dev_operation *operation);
+
+    /* The program has taken the stream's last ticket as an event. NULL where any ticket can be
+     * waited for. */
+    void (*record)(struct stream *stream);
 
     /* Blocks until the stream has reached the ticket. */
     void (*reach)(struct stream *stream, int64_t ticket);
@@ -111,10 +115,15 @@ struct dev_backend {
     void (*fetch)(
         struct stream *stream, void *to, const void *from, int64_t bytes, const void *simulated);
 
+    /* dev_driver_bytes; NULL where there is no driver. */
+    int64_t (*driver_bytes)(struct device *dev);
+
     const struct comm_transport *transport; /* moves messages between thread ranks */
 };
 
 extern const struct dev_backend backend_cpu;
+/* In device/cuda.cu; without CUDA objects in the program it has no address. */
+extern const struct dev_backend backend_cuda __attribute__((weak));
 
 /* Whether the device, the stream's device, is there and has not failed. */
 bool dev_usable(const struct device *dev);

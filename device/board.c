@@ -379,3 +379,23 @@ int board_all_gather(struct board *board, int rank, const void *send, void *rece
     group_unlock(board->group);
     return sound ? 0 : -1;
 }
+
+/* ---- the boards of communicators that are made from another -----------------------------------
+ */
+
+struct board *board_of_child(struct board *board, const struct comm *child)
+{
+    struct board **boards = calloc((size_t)board->size, sizeof *boards);
+    struct board *mine = NULL, *found = NULL;
+    int rank = child->parent->rank;
+    if (child->rank == 0)
+        mine = board_create_over(board->group, child->members, child->size);
+    if (!boards || (child->rank == 0 && !mine))
+        group_abort(board->group, board->members[rank], DEV_FAILED, "no memory for a communicator");
+    else if (!board_all_gather(board, rank, &mine, boards, sizeof mine))
+        found = boards[child->leader];
+    if (!found)
+        board_free(mine);
+    free(boards);
+    return found;
+}

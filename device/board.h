@@ -31,6 +31,10 @@ struct board *board_create_over(struct group *group, const int *members, int siz
 void board_free(struct board *board);
 struct group *board_group(const struct board *board);
 
+/* The board of a communicator made from the one of `board`; all ranks of that one call this. It is
+ * the child's rank 0's to free. NULL when the group has failed, or fails now. */
+struct board *board_of_child(struct board *board, const struct comm *child);
+
 /* Puts the rank's side on the exchange's page and takes over `exchange`. NULL when the group has
  * failed, or fails now: labels differ, memory is short. */
 struct board_page *board_post(

@@ -25,6 +25,8 @@ int comm_size(const struct comm *comm)
 
 void exchange_free(struct exchange *exchange)
 {
+    if (exchange && exchange->release)
+        exchange->release(exchange->state);
     free(exchange);
 }
 
@@ -91,6 +93,8 @@ static struct exchange *make_exchange(struct comm *comm, const char *label,
         exchange->sends = sort_parts(send, sends, comm->size, starts, exchange->send);
         exchange->receives = sort_parts(receive, receives, comm->size, starts, exchange->receive);
         exchange->partners = (int *)(exchange->receive + receives);
+        exchange->state = NULL;
+        exchange->release = NULL;
         list_partners(exchange, comm->rank, comm->size);
     } else {
         free(exchange);

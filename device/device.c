@@ -92,7 +92,9 @@ static const struct dev_backend *find_backend(enum dev_kind kind, char *error, i
         snprintf(error, (size_t)size, "the simulated device is not part of this build");
         return NULL;
     case DEV_CUDA:
-        snprintf(error, (size_t)size, "the cuda device is not part of this build");
+        if (&backend_cuda)
+            return &backend_cuda;
+        snprintf(error, (size_t)size, "the cuda device is not part of this build (make CUDA=1)");
         return NULL;
     }
     snprintf(error, (size_t)size, "there is no device of kind %d", (int)kind);
@@ -185,9 +187,12 @@ enum dev_status dev_open(
         return status;
     }
     if (!open_stream(dev, "main")) {
+        if (dev_status(dev) != DEV_OK)
+            snprintf(error, (size_t)size, "%s", dev_message(dev));
+        else
+            snprintf(error, (size_t)size, "no memory for rank %d's main stream", config->rank);
         backend->close(dev);
         destroy_common(dev);
-        snprintf(error, (size_t)size, "no memory for rank %d's main stream", config->rank);
         return DEV_FAILED;
     }
     *out = dev;
@@ -292,6 +297,8 @@ struct event dev_record(struct stream *stream)
 {
     if (!stream)
         return (struct event){NULL, 0};
+    if (stream->dev->backend->record)
+        stream->dev->backend->record(stream);
     return (struct event){stream, stream->last_ticket};
 }
 
@@ -330,6 +337,11 @@ enum dev_status dev_sync(struct device *dev)
 {
     reach_all(dev);
     return dev_status(dev);
+}
+
+int64_t dev_driver_bytes(struct device *dev)
+{
+    return dev_usable(dev) && dev->backend->driver_bytes ? dev->backend->driver_bytes(dev) : -1;
 }
 
 double dev_clock_s(struct device *dev)

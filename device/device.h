@@ -31,6 +31,13 @@ enum dev_status {
 
 enum dev_kind { DEV_CPU, DEV_SIM, DEV_CUDA };
 
+/* What carries the messages between the ranks of the cuda device. */
+enum dev_messages {
+    DEV_MESSAGES_AUTO,   /* NCCL where every rank of several has a GPU of its own, else copies */
+    DEV_MESSAGES_COPIES, /* copies between the ranks' memories; ranks may share a GPU */
+    DEV_MESSAGES_NCCL
+};
+
 struct dev_config {
     enum dev_kind kind;
     int rank;
@@ -43,6 +50,7 @@ struct dev_config {
     int kernel_threads;    /* width of one kernel; 0: the pool's threads, shared out by ranks_run */
     struct dev_pool *pool; /* outlives the device */
     struct trace *trace;   /* may be NULL */
+    enum dev_messages messages; /* of the cuda device */
 };
 
 /* Opens a device. On failure *out is NULL and `error` says why. */
@@ -82,6 +90,11 @@ void dev_host_free(struct device *dev, void *block);
 
 struct mem_probe *dev_memory(struct device *dev);
 struct mem_probe *dev_host_memory(struct device *dev);
+
+/* What the driver says that is in use on this device's GPU beyond what was when the device was
+ * opened: by all ranks that share the GPU, with what the driver rounds up and keeps. It only grows
+ * while the device is open. -1 where there is no driver. */
+int64_t dev_driver_bytes(struct device *dev);
 
 /* ---- streams and events ------------------------------------------------------------------------
  * An event is a value: a point in one stream's program. It needs no release and may be waited for

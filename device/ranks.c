@@ -37,7 +37,9 @@ static bool open_rank(struct ranks *ranks, struct rank *rank)
     }
     rank->comm = comm_open(rank->dev->backend->transport, ranks->board, rank->index, rank->dev);
     if (!rank->comm) {
-        group_abort(ranks->group, rank->index, DEV_FAILED, "no memory for a communicator");
+        bool known = dev_status(rank->dev) != DEV_OK;
+        group_abort(ranks->group, rank->index, known ? dev_status(rank->dev) : DEV_FAILED,
+            known ? dev_message(rank->dev) : "no memory for a communicator");
         return false;
     }
     group_join(ranks->group, rank->index, rank->dev);

@@ -63,26 +63,18 @@ static bool threads_duplicate(struct comm *parent, struct comm *child)
 {
     struct threads *from = parent->state;
     struct threads *threads = calloc(1, sizeof *threads);
-    struct board **boards = calloc((size_t)parent->size, sizeof *boards);
-    struct board *mine = NULL;
-    bool sound = threads && boards;
-    if (sound && child->rank == 0)
-        sound = (mine = board_create_over(board_group(from->board), child->members, child->size)) !=
-                NULL;
-    if (!sound)
+    if (!threads) {
         dev_fail(parent->dev, DEV_FAILED, "no memory for communicator '%s'", child->name);
-    if (sound)
-        sound = !board_all_gather(from->board, parent->rank, &mine, boards, sizeof mine);
-    if (sound) {
-        threads->board = boards[child->leader];
-        threads->links = from->links;
-        child->state = threads;
-    } else {
-        board_free(mine);
-        free(threads);
+        return false;
     }
-    free(boards);
-    return sound;
+    threads->board = board_of_child(from->board, child);
+    threads->links = from->links;
+    if (!threads->board) {
+        free(threads);
+        return false;
+    }
+    child->state = threads;
+    return true;
 }
 
 /* ---- exchanges ------------------------------------------------------------------------------- */

@@ -30,6 +30,8 @@ struct exchange {
     struct comm_part *send, *receive;
     int partner_count; /* the other ranks that it sends to or receives from */
     int *partners;     /* ascending from rank + 1, around; for the transport to tick off */
+    void *state;       /* the transport's, NULL at first; */
+    void (*release)(void *state); /* called by exchange_free, from any thread, unless NULL */
 };
 
 void exchange_free(struct exchange *exchange);
@@ -48,7 +50,8 @@ static inline int comm_member(const struct comm *comm, int rank)
 
 struct comm_transport {
     /* The root communicator of a rank of thread ranks, which meet on `board`. Sets comm->size and
-     * state; comm->rank and dev are set. */
+     * state; comm->rank and dev are set. May put another transport in comm->transport. False when
+     * memory is short or, with the device failed, for another reason. */
     bool (*open)(struct comm *comm, struct board *board);
 
     /* Collective over the parent, whose ranks each make a child: all ranks the same one, or, after
@@ -71,7 +74,7 @@ struct comm_transport {
 extern const struct comm_transport transport_threads;
 
 /* The root communicator of one rank; from here on the device's failure aborts the group. NULL when
- * memory is short. */
+ * memory is short or, with the device failed, for another reason. */
 struct comm *comm_open(
     const struct comm_transport *transport, struct board *board, int rank, struct device *dev);
 

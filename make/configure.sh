@@ -163,12 +163,43 @@ find_nvcc()
 }
 
 case $CUDA in 0 | 1 | auto) ;; *) fail "CUDA=$CUDA: allowed are 0, 1, auto" ;; esac
+case $NCCL in 0 | auto) ;; *) fail "NCCL=$NCCL: allowed are 0, auto" ;; esac
+case $CUPTI in 0 | auto) ;; *) fail "CUPTI=$CUPTI: allowed are 0, auto" ;; esac
 case $MPI in 0 | 1 | auto) ;; *) fail "MPI=$MPI: allowed are 0, 1, auto" ;; esac
 
-if [ "$CUDA" = 0 ]; then
-    variable NVCC_FOUND ""
-    report cuda 'no (CUDA=0)'
-elif nvcc=$(find_nvcc); then
+# cuda_part VARIABLE LABEL SETTING HEADER STATEMENT FLAG...: a library beside the CUDA runtime.
+# Adds what is found to cuda_defines and cuda_libs; missing, it is an error under CUDA=1.
+cuda_part()
+{
+    part_variable=$1 part_label=$2 part_setting=$3 part_header=$4 part_statement=$5
+    shift 5
+    if [ "$part_setting" = 0 ]; then
+        report "$part_label" "no ($part_variable=0)"
+    elif links "$part_header" "$part_statement" "-I$cuda_root/include" "-L$cuda_library" \
+        "-I$cuda_root/extras/CUPTI/include" "-L$cuda_root/extras/CUPTI/lib64" "$@"; then
+        cuda_defines="$cuda_defines -DHAVE_$part_variable"
+        cuda_libs="$cuda_libs $*"
+        report "$part_label" yes
+    elif [ "$CUDA" = 1 ]; then
+        fail "CUDA=1, but $part_header and its library were not found beside $nvcc"
+    else
+        report "$part_label" "no ($part_header or its library not found)"
+    fi
+}
+
+cuda_library_folder()
+{
+    for folder in "$cuda_root/lib64" "$cuda_root/lib" "$cuda_root/targets/$arch-linux/lib"; do
+        if [ -e "$folder/libcudart_static.a" ] || [ -e "$folder/libcudart.so" ]; then
+            echo "$folder"
+            return
+        fi
+    done
+    return 1
+}
+
+find_cuda()
+{
     known=$("$nvcc" --list-gpu-arch 2>/dev/null)
     architectures=
     for number in 80 90 100; do
@@ -178,11 +209,50 @@ elif nvcc=$(find_nvcc); then
     variable NVCC_FOUND "$nvcc"
     variable CUDA_ARCHITECTURES "${architectures# }"
     release=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
-    report cuda "yes ($release,$(printf '%s\n' "$architectures" | sed 's/ / sm_/g'))"
+    cuda_title="$release,$(printf '%s\n' "$architectures" | sed 's/ / sm_/g')"
+}
+
+# What the programs are linked with. With CUDA=auto they get the cuda device only where there is a
+# GPU to run it on.
+find_cuda_libraries()
+{
+    cuda_root=$(dirname "$(dirname "$(readlink -f "$(command -v "$nvcc")")")")
+    cuda_defines= cuda_libs=
+    if [ "$CUDA" = auto ] && [ ! -e /dev/nvidiactl ]; then
+        variable CUDA_FOUND ""
+        report cuda "no ($cuda_title is here, but no GPU; CUDA=1 builds it all the same)"
+        return
+    fi
+    if ! cuda_library=$(cuda_library_folder); then
+        [ "$CUDA" = auto ] || fail "CUDA=1, but no libcudart was found under $cuda_root"
+        variable CUDA_FOUND ""
+        report cuda "no ($cuda_title has no libcudart under $cuda_root)"
+        return
+    fi
+    report cuda "yes ($cuda_title)"
+    cuda_part CUBLASLT cublaslt auto cublasLt.h 'printf("%zu", cublasLtGetVersion())' -lcublasLt
+    cuda_part NCCL nccl "$NCCL" nccl.h 'int version; ncclGetVersion(&version)' -lnccl
+    # Loaded when a run is traced: only its header is needed here.
+    cuda_part CUPTI cupti "$CUPTI" cupti.h 'uint32_t version; cuptiGetVersion(&version)' -lcupti
+    runtime=-lcudart
+    [ ! -e "$cuda_library/libcudart_static.a" ] || runtime='-lcudart_static -ldl -lrt'
+    variable CUDA_FOUND yes
+    variable CUDA_DEFINES "$cuda_defines -I$cuda_root/extras/CUPTI/include"
+    variable CUDA_LIBS "-L$cuda_library -Wl,-rpath,$cuda_library${cuda_libs% -lcupti} $runtime -lstdc++"
+}
+
+if [ "$CUDA" = 0 ]; then
+    variable NVCC_FOUND ""
+    variable CUDA_FOUND ""
+    report cuda 'no (CUDA=0)'
+elif nvcc=$(find_nvcc); then
+    find_cuda
+    find_cuda_libraries
 elif [ "$CUDA" = 1 ]; then
     fail "CUDA=1, but nvcc was not found in PATH or in \${CUDA_HOME:-/usr/local/cuda}/bin"
 else
     variable NVCC_FOUND ""
+    variable CUDA_FOUND ""
     report cuda 'no (nvcc not found)'
 fi
 

@@ -1,0 +1,121 @@
+/* The inside of a CUDA device, for device/cuda*.cu and device/nccl.cu.
+ *
+ * Everything here is called by the rank's host thread unless said otherwise. */
+#pragma once
+#include <pthread.h>
+#include <cuda_runtime.h>
+extern "C" {
+#include "device/backend.h"
+#include "device/board.h"
+#include "device/pool.h"
+#include "device/transport.h"
+#include "probe/timing.h"
+}
+
+struct cuda_trace;
+
+/* A point of a stream that CUDA can wait for. */
+struct cuda_mark {
+    int64_t ticket;
+    cudaEvent_t event;
+};
+
+struct cuda_stream {
+    cudaStream_t stream;
+    struct cuda_mark *marks; /* a ring, tickets ascending: marks[first .. first + count - 1] */
+    int first, count, capacity;
+    int64_t reached; /* the latest ticket known to be complete */
+};
+
+/* A pinned block that is free, to be handed out again. */
+struct cuda_pinned {
+    struct cuda_pinned *next;
+    void *block;
+    int64_t bytes;
+};
+
+/* What is asked again and again while the host waits for this device: a communicator whose failure
+ * no stream tells of. It is part of what watches. */
+struct cuda_watch {
+    struct cuda_watch *next;
+    void (*look)(struct cuda_watch *watch);
+};
+
+struct cuda {
+    int ordinal; /* which GPU */
+    cudaMemPool_t pool;
+    int64_t free_at_open_bytes; /* of the GPU */
+    struct cuda_pinned *pinned;
+    cudaEvent_t *spare_events; /* owned, like the array */
+    int spare_count, spare_capacity;
+    void *bounce; /* DEV_FETCH_MAX pinned bytes */
+    struct dev_team team;
+    struct cuda_watch *watches;
+    struct cuda_trace *trace; /* NULL: nothing is traced */
+};
+
+static inline struct cuda *cuda_of(const struct device *dev)
+{
+    return (struct cuda *)dev->state;
+}
+
+static inline cudaStream_t cuda_handle(const struct stream *stream)
+{
+    return ((const struct cuda_stream *)stream->state)->stream;
+}
+
+/* ---- errors (cuda_error.cu) -------------------------------------------------------------------
+ */
+
+/* True when the call went well. Otherwise the device fails, with the call, the file and the line.
+ * CUDA's errors are sticky: after one that broke the context every later call returns it, and the
+ * device's first message is the one that counts. */
+bool cuda_check(
+    struct device *dev, cudaError_t error, const char *call, const char *file, int line);
+#define CUDA_DO(dev, call) cuda_check(dev, call, #call, __FILE__, __LINE__)
+
+/* "no CUDA-capable device is detected (cudaErrorNoDevice) from cudaGetDeviceCount(&count)". */
+void cuda_describe(cudaError_t error, const char *call, char *text, int size);
+
+/* Makes the device's GPU the calling thread's. */
+bool cuda_use(struct device *dev);
+
+/* ---- memory (cuda_memory.cu) ------------------------------------------------------------------
+ */
+
+bool cuda_memory_open(struct device *dev);
+void cuda_memory_close(struct device *dev); /* streams are closed */
+void *cuda_take(struct device *dev, int64_t bytes);
+void cuda_give(struct device *dev, void *block, int64_t bytes);
+void *cuda_host_take(struct device *dev, int64_t bytes);
+void cuda_host_give(struct device *dev, void *block, int64_t bytes);
+int64_t cuda_driver_bytes(struct device *dev);
+
+/* ---- streams and events (cuda_stream.cu) ------------------------------------------------------
+ */
+
+bool cuda_stream_open(struct stream *stream);
+void cuda_stream_close(struct stream *stream);
+
+/* Makes the last ticket a point that can be waited for. */
+void cuda_record(struct stream *stream);
+void cuda_reach(struct stream *stream, int64_t ticket);
+
+/* What follows on `stream` waits for the event. */
+void cuda_wait(struct stream *stream, struct event event);
+
+/* Waits for an event on the host, looking at the watches meanwhile; ends when the device has
+ * failed, too. False then. `event` NULL: for the whole stream. */
+bool cuda_poll(struct stream *stream, cudaEvent_t event);
+
+/* A wait of the host that looks again and again: begin with *turn = 0. */
+void cuda_pause(int *turn);
+
+/* ---- messages ---------------------------------------------------------------------------------
+ */
+
+extern "C" const struct comm_transport transport_cuda; /* chooses one of these (cuda_ranks.cu) */
+extern const struct comm_transport transport_cuda_copies;
+#ifdef HAVE_NCCL
+extern const struct comm_transport transport_nccl;
+#endif

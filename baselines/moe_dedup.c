@@ -16,7 +16,6 @@
  * serves, ascending, and groups by ascending rank; dw and the weight gradients the default. Cost:
  * fewer rows out; rows home are FP32; the experts' forward twice. Everything on the main stream. */
 #include <stdlib.h>
-#include <string.h>
 #include "baselines/moe_dedup_index.h"
 #include "ops/moe_expert.h"
 #include "ops/moe_layer.h"
@@ -37,31 +36,6 @@ struct dedup {
     void *x;                  /* [received, H] */
     float *weight;            /* [received, k] */
 };
-
-/* All ranks' routing: out[r] points into the block that is returned; NULL after a failure. */
-static int32_t *gather_routing(const struct moe *m, const int32_t **out)
-{
-    const struct moe_shape *shape = &m->shape;
-    int64_t most = 0;
-    for (int r = 0; r < shape->ranks; r++)
-        most = shape->tokens[r] > most ? shape->tokens[r] : most;
-    int64_t slots = most * shape->topk;
-    int32_t *own = calloc((size_t)slots + 1, sizeof *own);
-    int32_t *all = malloc(((size_t)(shape->ranks * slots) + 1) * sizeof *all);
-    bool room = own && all;
-    if (!room)
-        dev_fail(m->dev, DEV_FAILED, "no host memory for all ranks' routing");
-    else
-        memcpy(own, m->idx, (size_t)(shape->tokens[m->rank] * shape->topk) * sizeof *own);
-    if (!room || comm_host_all_gather(m->comm, own, all, slots * (int64_t)sizeof *own)) {
-        free(all);
-        all = NULL;
-    }
-    free(own);
-    for (int r = 0; all && r < shape->ranks; r++)
-        out[r] = all + r * slots;
-    return all;
-}
 
 static void upload(struct dedup *s, const int32_t *const *idx)
 {
@@ -117,7 +91,7 @@ static enum dev_status dedup_open(struct moe *m)
     }
     m->state = s;
     s->layer.m = m;
-    int32_t *all = gather_routing(m, idx);
+    int32_t *all = moe_gather_routing(m, idx);
     if (all && plan(s, idx))
         dev_fail(m->dev, DEV_FAILED,
             "no host memory for the layout, or a rank has more than %d routes", INT32_MAX);

@@ -1,4 +1,4 @@
-/* dispatch - expert dispatch: pipelined-llep beside what it replaces
+/* dispatch - expert dispatch: pipelined-llep and relay beside what they replace
  *
  *   dispatch --impl all --ranks 8 --tokens 512 --hidden 256 --ffn 256 --experts 32 --topk 4
  *            --routing balanced,95/16,30/4 --chunk-budget 128 --check reference
@@ -11,6 +11,7 @@
  *
  *   llep             all rows that a rank receives, and their experts' intermediates
  *   pipelined-llep   two chunks of them, and one chunk's intermediates
+ *   relay            one hop's: all of its own routes, unless --hop-rows cuts them
  *
  * Throughput counts the experts' products, 6 H F a route forward and 12 H F backward (4 and 8 with
  * ReLU experts), whatever a schedule forms again. --help has every option. */
@@ -22,6 +23,7 @@
 #include "bench/harness/moe_check.h"
 #include "bench/harness/moe_line.h"
 #include "bench/harness/moe_load.h"
+#include "bench/harness/moe_relay.h"
 #include "bench/harness/moe_run.h"
 #include "bench/harness/report.h"
 #include "bench/harness/units.h"
@@ -31,9 +33,9 @@
 
 #define IMPL_MAX 16
 
-enum { CHUNKS, IMBALANCE, LENT };
+enum { CHUNKS, IMBALANCE, LENT, MOVES };
 static const char *const figure_names[] = {
-    "chunks", "busiest_rank_over_mean", "experts_lent", NULL};
+    "chunks", "busiest_rank_over_mean", "experts_lent", "relay_moves_tokens", NULL};
 
 static const char description[] =
     "Throughput is the experts' products of the definition over the median time: 6 H F FLOP a "
@@ -48,6 +50,7 @@ static const char examples[] =
     "  dispatch --impl all --ranks 8 --routing balanced,95/16,30/4 --chunk-budget 128\n"
     "  dispatch --impl pipelined-llep --ranks 4 --chunk-count 1,2,4,8 --chunks strided,contiguous\n"
     "  dispatch --impl llep,pipelined-llep --ranks 8 --routing trace.npy --experts 128\n"
+    "  dispatch --impl alltoall,relay-expert,relay-token --ranks 8 --routing balanced,80/16\n"
     "  dispatch --impl all --ranks 4 --data integers --activation relu --routing uniform\n";
 
 struct program_state {
@@ -179,6 +182,18 @@ static bool plans(const struct moe_impl *impl)
     return strstr(impl->options, " lambda ") != NULL;
 }
 
+/* What the relay moves, and what either rule of its choice counts. */
+static int describe_relay(const struct moe_run *run, struct case_result *result)
+{
+    const struct moe_shape *shape = &run->inputs->shape;
+    if (run->impl != &moe_relay)
+        return 0;
+    const char *moves = moe_relay_moves(shape, run->options);
+    case_result_figure(
+        result, MOVES, !strcmp(moves, "tokens"), strcmp(moves, "tokens") ? "no" : "yes");
+    return json_object_set_new(result->plan, "relay", moe_relay_json(shape, run->options));
+}
+
 /* Loads, plan and chunk count of one step. 0, or -1 when memory is short. */
 static int describe_step(
     struct program_state *p, const struct moe_run *run, struct case_result *result)
@@ -239,7 +254,7 @@ static int describe_step(
     }
     free(counts);
     moe_layout_free(&layout);
-    return 0;
+    return describe_relay(run, result);
 }
 
 /* ---- running a case -----------------------------------------------------------------------------

@@ -38,6 +38,7 @@
 enum moe_activation { MOE_SWIGLU, MOE_RELU };
 enum moe_keep { MOE_KEEP_EAGER, MOE_KEEP_MEGATRON };
 enum moe_chunks { MOE_CHUNKS_STRIDED, MOE_CHUNKS_CONTIGUOUS };
+enum moe_volume { MOE_VOLUME_PRINTED, MOE_VOLUME_TRUE };
 
 struct moe_shape {
     int ranks;
@@ -56,6 +57,10 @@ struct moe_options {
     enum moe_chunks chunks;  /* pipelined-llep */
     double alpha, lambda;    /* LLEP: capacity factor, imbalance gate */
     int64_t min_gemm_tokens; /* LLEP: m */
+    int64_t hop_rows;        /* relay: routes that a hop works on at a time; 0 = all */
+    bool overlap_off;        /* relay: hops travel between the products, not behind them */
+    bool grouped_off;        /* relay: a launch per expert */
+    enum moe_volume volume;  /* relay: what its choice weighs */
 };
 
 /* One rank's part. The caller fills the first groups; forward and backward allocate the outputs and
@@ -112,12 +117,16 @@ struct moe_impl {
 };
 
 extern const struct moe_impl moe_llep, moe_alltoall, moe_alltoall_ckpt, moe_alltoall_dedup,
-    moe_chunked, moe_pipelined_llep;
+    moe_chunked, moe_pipelined_llep, moe_relay_expert, moe_relay_token, moe_relay;
 
 extern const struct moe_impl *const moe_impls[]; /* NULL-terminated; the baseline first */
 
 /* First expert of a rank and its number of experts: E mod P = 0 is a condition of the problem. */
 int64_t moe_experts_per_rank(const struct moe_shape *shape);
 int moe_owner(const struct moe_shape *shape, int64_t expert);
+
+/* All ranks' routing on this rank; collective. out[r] points into the block that is returned, the
+ * caller's to free; NULL after a failure of the device. */
+int32_t *moe_gather_routing(const struct moe *m, const int32_t **out);
 
 void moe_release(struct moe *m, const struct moe_impl *impl);

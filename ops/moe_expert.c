@@ -47,98 +47,203 @@ void moe_hidden_free(const struct moe *m, struct moe_hidden *hidden)
 /* ---- products ---------------------------------------------------------------------------------
  */
 
-/* A chunk's received rows and their matrices. */
-struct work {
-    const struct moe *m;
-    const struct moe_lent *lent;
-    struct stream *stream;
-    const struct expert_group *groups;
-    int64_t group_count, rows, owned;
-};
+static const struct moe_lent nothing_lent = {0};
 
-static struct work work_of(const struct moe_layer *layer, const struct moe_lent *lent,
+/* A chunk's received rows. */
+static struct moe_work work_of(const struct moe_layer *layer, const struct moe_lent *lent,
     struct stream *stream, int64_t chunk)
 {
+    const struct moe *m = layer->m;
     int64_t first = layer->group_first[chunk];
-    return (struct work){.m = layer->m,
-        .lent = lent,
+    return (struct moe_work){.shape = &m->shape,
         .stream = stream,
         .groups = layer->groups + first,
         .group_count = layer->group_first[chunk + 1] - first,
         .rows = moe_layer_received(layer, chunk),
-        .owned = layer->layout.owned};
+        .owned = layer->layout.owned,
+        .gate = m->gate,
+        .up = m->up,
+        .down = m->down,
+        .gate_gradient = m->gate_gradient,
+        .up_gradient = m->up_gradient,
+        .down_gradient = m->down_gradient,
+        .lent = lent};
 }
 
-static struct expert_matrices matrices(const struct work *w, const void *owned, const void *lent)
+static const struct moe_lent *lent_of(const struct moe_work *w)
+{
+    return w->lent ? w->lent : &nothing_lent;
+}
+
+static struct expert_matrices matrices(
+    const struct moe_work *w, const void *owned, const void *lent)
 {
     return (struct expert_matrices){owned, lent, w->owned, lent ? w->lent->count : 0};
 }
 
+static const char *row_at(const void *rows, int64_t row, int64_t columns, enum dtype type)
+{
+    return (const char *)rows + row * columns * dtype_bytes(type);
+}
+
+/* One launch, or one for each group that has rows. */
+static void launch_matmul(const struct moe_work *w, const struct expert_matmul_args *args)
+{
+    if (!w->each) {
+        expert_matmul(w->stream, args);
+        return;
+    }
+    for (int64_t g = 0; g < w->group_count; g++) {
+        struct expert_matmul_args one = *args;
+        int64_t first = w->each[g].first;
+        one.groups = w->groups + g;
+        one.group_count = 1;
+        one.rows = w->each[g].rows;
+        one.a = row_at(args->a, first, args->k, args->type);
+        if (args->a_then)
+            one.a_then = row_at(args->a_then, first, args->k, args->type);
+        one.out = (char *)args->out + first * args->n * dtype_bytes(args->out_type);
+        if (one.rows)
+            expert_matmul(w->stream, &one);
+    }
+}
+
 /* out [rows, n] = a [rows, k] times each row's matrix. */
-static void multiply(const struct work *w, enum gemm_layout layout, int64_t n, int64_t k,
+static void multiply(const struct moe_work *w, enum gemm_layout layout, int64_t n, int64_t k,
     const void *a, struct expert_matrices weights, void *out)
 {
-    expert_matmul(w->stream, &(struct expert_matmul_args){.groups = w->groups,
-                                 .group_count = w->group_count,
-                                 .rows = w->rows,
-                                 .n = n,
-                                 .k = k,
-                                 .layout = layout,
-                                 .type = w->m->shape.dtype,
-                                 .out_type = w->m->shape.dtype,
-                                 .a = a,
-                                 .weights = weights,
-                                 .out = out});
+    launch_matmul(w, &(struct expert_matmul_args){.groups = w->groups,
+                         .group_count = w->group_count,
+                         .rows = w->rows,
+                         .n = n,
+                         .k = k,
+                         .layout = layout,
+                         .type = w->shape->dtype,
+                         .out_type = w->shape->dtype,
+                         .a = a,
+                         .weights = weights,
+                         .out = out});
 }
 
 /* The gradient of each matrix [m, n]: the sum over its rows of a[m] b[n]. */
-static void gradient(const struct work *w, int64_t m, int64_t n, const void *a, const void *b,
+static void gradient(const struct moe_work *w, int64_t m, int64_t n, const void *a, const void *b,
     float *owned, float *lent)
 {
-    expert_gradient(w->stream, &(struct expert_gradient_args){.groups = w->groups,
-                                   .group_count = w->group_count,
-                                   .rows = w->rows,
-                                   .m = m,
-                                   .n = n,
-                                   .type = w->m->shape.dtype,
-                                   .a = a,
-                                   .b = b,
-                                   .owned = owned,
-                                   .lent = lent,
-                                   .owned_count = w->owned,
-                                   .lent_count = lent ? w->lent->count : 0});
+    struct expert_gradient_args args = {.groups = w->groups,
+        .group_count = w->group_count,
+        .rows = w->rows,
+        .m = m,
+        .n = n,
+        .type = w->shape->dtype,
+        .a = a,
+        .b = b,
+        .owned = owned,
+        .lent = lent,
+        .owned_count = w->owned,
+        .lent_count = lent ? w->lent->count : 0};
+    if (!w->each) {
+        expert_gradient(w->stream, &args);
+        return;
+    }
+    args.group_count = 1;
+    for (int64_t g = 0; g < w->group_count; g++) {
+        args.groups = w->groups + g;
+        args.rows = w->each[g].rows;
+        args.a = row_at(a, w->each[g].first, m, args.type);
+        args.b = row_at(b, w->each[g].first, n, args.type);
+        expert_gradient(w->stream, &args);
+    }
 }
 
-/* ---- passes -----------------------------------------------------------------------------------
+/* ---- rows -------------------------------------------------------------------------------------
+ */
+
+void moe_work_activate(const struct moe_work *w, const void *x, const struct moe_hidden *hidden)
+{
+    const struct moe_lent *lent = lent_of(w);
+    int64_t hidden_width = w->shape->hidden, ffn = w->shape->ffn;
+    if (w->rows == 0)
+        return;
+    if (w->gate)
+        multiply(w, GEMM_NT, ffn, hidden_width, x, matrices(w, w->gate, lent->gate), hidden->gate);
+    multiply(w, GEMM_NT, ffn, hidden_width, x, matrices(w, w->up, lent->up), hidden->up);
+    expert_activation(w->stream, &(struct expert_activation_args){.count = w->rows * ffn,
+                                     .type = w->shape->dtype,
+                                     .g = hidden->gate,
+                                     .u = hidden->up,
+                                     .a = hidden->act});
+}
+
+void moe_work_output(const struct moe_work *w, const struct moe_hidden *hidden)
+{
+    if (w->rows)
+        multiply(w, GEMM_NT, w->shape->hidden, w->shape->ffn, hidden->act,
+            matrices(w, w->down, lent_of(w)->down), hidden->out);
+}
+
+/* dx = chain over F of dg * Wgate, continued with du * Wup; for ReLU of du * Wup. */
+static void input_gradient(const struct moe_work *w, const struct moe_hidden *hidden, void *dx)
+{
+    const struct moe_lent *lent = lent_of(w);
+    struct expert_matmul_args args = {.groups = w->groups,
+        .group_count = w->group_count,
+        .rows = w->rows,
+        .n = w->shape->hidden,
+        .k = w->shape->ffn,
+        .layout = GEMM_NN,
+        .type = w->shape->dtype,
+        .out_type = w->shape->dtype,
+        .a = hidden->up,
+        .weights = matrices(w, w->up, lent->up),
+        .out = dx};
+    if (w->gate) {
+        args.a_then = args.a;
+        args.weights_then = args.weights;
+        args.a = hidden->gate;
+        args.weights = matrices(w, w->gate, lent->gate);
+    }
+    launch_matmul(w, &args);
+}
+
+void moe_work_backward(
+    const struct moe_work *w, const void *x, const struct moe_hidden *hidden, void *de)
+{
+    const struct moe_lent *lent = lent_of(w);
+    int64_t width = w->shape->hidden, ffn = w->shape->ffn;
+    gradient(w, width, ffn, de, hidden->act, w->down_gradient, lent->down_gradient);
+    if (w->rows) {
+        void *dh = hidden->act;
+        multiply(w, GEMM_NN, ffn, width, de, matrices(w, w->down, lent->down), dh);
+        expert_activation_backward(
+            w->stream, &(struct expert_activation_backward_args){.count = w->rows * ffn,
+                           .type = w->shape->dtype,
+                           .g = hidden->gate,
+                           .u = hidden->up,
+                           .dh = dh,
+                           .dg = hidden->gate,
+                           .du = hidden->up});
+        input_gradient(w, hidden, de);
+    }
+    if (w->gate)
+        gradient(w, ffn, width, hidden->gate, x, w->gate_gradient, lent->gate_gradient);
+    gradient(w, ffn, width, hidden->up, x, w->up_gradient, lent->up_gradient);
+}
+
+/* ---- a chunk's received rows ------------------------------------------------------------------
  */
 
 void moe_experts_activate(const struct moe_layer *layer, const struct moe_lent *lent,
     struct stream *stream, int64_t chunk, const void *x, const struct moe_hidden *hidden)
 {
-    struct work w = work_of(layer, lent, stream, chunk);
-    const struct moe *m = layer->m;
-    int64_t hidden_width = m->shape.hidden, ffn = m->shape.ffn;
-    if (w.rows == 0)
-        return;
-    if (m->gate)
-        multiply(
-            &w, GEMM_NT, ffn, hidden_width, x, matrices(&w, m->gate, lent->gate), hidden->gate);
-    multiply(&w, GEMM_NT, ffn, hidden_width, x, matrices(&w, m->up, lent->up), hidden->up);
-    expert_activation(stream, &(struct expert_activation_args){.count = w.rows * ffn,
-                                  .type = m->shape.dtype,
-                                  .g = hidden->gate,
-                                  .u = hidden->up,
-                                  .a = hidden->act});
+    struct moe_work w = work_of(layer, lent, stream, chunk);
+    moe_work_activate(&w, x, hidden);
 }
 
 void moe_experts_output(const struct moe_layer *layer, const struct moe_lent *lent,
     struct stream *stream, int64_t chunk, const struct moe_hidden *hidden)
 {
-    struct work w = work_of(layer, lent, stream, chunk);
-    const struct moe *m = layer->m;
-    if (w.rows)
-        multiply(&w, GEMM_NT, m->shape.hidden, m->shape.ffn, hidden->act,
-            matrices(&w, m->down, lent->down), hidden->out);
+    struct moe_work w = work_of(layer, lent, stream, chunk);
+    moe_work_output(&w, hidden);
 }
 
 void moe_experts_forward(const struct moe_layer *layer, const struct moe_lent *lent,
@@ -148,71 +253,23 @@ void moe_experts_forward(const struct moe_layer *layer, const struct moe_lent *l
     moe_experts_output(layer, lent, stream, chunk, hidden);
 }
 
-/* dx = chain over F of dg * Wgate, continued with du * Wup; for ReLU of du * Wup. */
-static void input_gradient(const struct work *w, const struct moe_hidden *hidden, void *dx)
-{
-    const struct moe *m = w->m;
-    struct expert_matmul_args args = {.groups = w->groups,
-        .group_count = w->group_count,
-        .rows = w->rows,
-        .n = m->shape.hidden,
-        .k = m->shape.ffn,
-        .layout = GEMM_NN,
-        .type = m->shape.dtype,
-        .out_type = m->shape.dtype,
-        .a = hidden->up,
-        .weights = matrices(w, m->up, w->lent->up),
-        .out = dx};
-    if (m->gate) {
-        args.a_then = args.a;
-        args.weights_then = args.weights;
-        args.a = hidden->gate;
-        args.weights = matrices(w, m->gate, w->lent->gate);
-    }
-    expert_matmul(w->stream, &args);
-}
-
-static void route_gradients(
-    const struct work *w, const struct moe_hidden *hidden, void *dy, const float *weight, float *dw)
-{
-    route_backward(w->stream, &(struct route_backward_args){.count = w->rows,
-                                  .columns = w->m->shape.hidden,
-                                  .type = w->m->shape.dtype,
-                                  .dy = dy,
-                                  .dy_rows = w->rows,
-                                  .routes = w->rows,
-                                  .weight = weight,
-                                  .e = hidden->out,
-                                  .de = dy,
-                                  .dw = dw});
-}
-
 void moe_experts_backward(const struct moe_layer *layer, const struct moe_lent *lent,
     struct stream *stream, int64_t chunk, const void *x, const struct moe_hidden *hidden, void *dy,
     const float *weight, float *dw)
 {
-    struct work w = work_of(layer, lent, stream, chunk);
-    const struct moe *m = layer->m;
-    int64_t width = m->shape.hidden, ffn = m->shape.ffn;
-    if (w.rows)
-        route_gradients(&w, hidden, dy, weight, dw); /* dy is now de */
-    gradient(&w, width, ffn, dy, hidden->act, m->down_gradient, lent->down_gradient);
-    if (w.rows) {
-        void *dh = hidden->act;
-        multiply(&w, GEMM_NN, ffn, width, dy, matrices(&w, m->down, lent->down), dh);
-        expert_activation_backward(
-            stream, &(struct expert_activation_backward_args){.count = w.rows * ffn,
-                        .type = m->shape.dtype,
-                        .g = hidden->gate,
-                        .u = hidden->up,
-                        .dh = dh,
-                        .dg = hidden->gate,
-                        .du = hidden->up});
-        input_gradient(&w, hidden, dy);
-    }
-    if (m->gate)
-        gradient(&w, ffn, width, hidden->gate, x, m->gate_gradient, lent->gate_gradient);
-    gradient(&w, ffn, width, hidden->up, x, m->up_gradient, lent->up_gradient);
+    struct moe_work w = work_of(layer, lent, stream, chunk);
+    if (w.rows) /* dy becomes de */
+        route_backward(stream, &(struct route_backward_args){.count = w.rows,
+                                   .columns = w.shape->hidden,
+                                   .type = w.shape->dtype,
+                                   .dy = dy,
+                                   .dy_rows = w.rows,
+                                   .routes = w.rows,
+                                   .weight = weight,
+                                   .e = hidden->out,
+                                   .de = dy,
+                                   .dw = dw});
+    moe_work_backward(&w, x, hidden, dy);
 }
 
 /* ---- outputs ----------------------------------------------------------------------------------

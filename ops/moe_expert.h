@@ -1,4 +1,5 @@
-/* The experts' part of a dispatcher: what happens to a chunk's received rows. All on one stream. */
+/* The experts' part of a dispatcher: what happens to rows that lie by matrix, such as a chunk's
+ * received ones. All on one stream. */
 #pragma once
 #include <stdint.h>
 #include "ops/moe_layer.h"
@@ -16,6 +17,28 @@ struct moe_hidden {
 void moe_hidden_alloc(const struct moe *m, int64_t rows, bool backward, struct moe_hidden *hidden);
 void moe_hidden_free(const struct moe *m, struct moe_hidden *hidden);
 int64_t moe_hidden_bytes(const struct moe_shape *shape, int64_t rows, bool backward);
+
+/* Rows that lie by matrix, the matrices that they meet and those matrices' gradients. */
+struct moe_work {
+    const struct moe_shape *shape;
+    struct stream *stream;
+    const struct expert_group *groups; /* on the device */
+    int64_t group_count, rows, owned;
+    /* NULL: one launch for all groups. Else the groups on the host: a launch for each, and those on
+     * the device all begin at row 0. */
+    const struct expert_group *each;
+    const void *gate, *up, *down; /* [owned] matrices; gate NULL for ReLU */
+    float *gate_gradient, *up_gradient, *down_gradient;
+    const struct moe_lent *lent; /* further matrices, numbered from `owned` on */
+};
+
+/* x -> act; act -> out; and from x, what forward left in `hidden` (act on its own) and the rows' de
+ * the weight gradients, and dx in de's place: act is lost, gate and up become their gradients.
+ * Every group's gradient begins or goes on as the group says. */
+void moe_work_activate(const struct moe_work *work, const void *x, const struct moe_hidden *hidden);
+void moe_work_output(const struct moe_work *work, const struct moe_hidden *hidden);
+void moe_work_backward(
+    const struct moe_work *work, const void *x, const struct moe_hidden *hidden, void *de);
 
 /* The chunk's rows x -> out: gate, up, activation, down; its two halves: x -> act, act -> out. */
 void moe_experts_forward(const struct moe_layer *layer, const struct moe_lent *lent,

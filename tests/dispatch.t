@@ -9,7 +9,7 @@ my $dir = tempdir(CLEANUP => 1);
 my $count = 0;
 my $failed = 0;
 
-sub ok {
+sub ok($$;$) {
     my ($good, $name, $text) = @_;
     $count++;
     $failed++ unless $good;
@@ -48,7 +48,8 @@ sub npy {
     close $file or die "$path: $!";
 }
 
-my @impls = qw(llep alltoall alltoall-ckpt alltoall-dedup chunked pipelined-llep);
+my @impls = qw(llep alltoall alltoall-ckpt alltoall-dedup chunked pipelined-llep relay-expert
+  relay-token relay);
 
 # ---- the command that the suite was built for
 
@@ -75,7 +76,7 @@ for my $shape ('--ranks 3 --tokens-per-rank 5,0,17 --routing uniform', '--ranks 
     my $which = $shape =~ /chunk/ ? 'chunked,pipelined-llep' : 'all';
     ($status, $text) = dispatch("--impl $which $shape $small --check reference");
     my $bitwise = () = $text =~ /\bbitwise\b/g;
-    ok($status == 0 && $bitwise == ($which eq 'all' ? 6 : 2), "$shape: bitwise", $text);
+    ok($status == 0 && $bitwise == ($which eq 'all' ? @impls : 2), "$shape: bitwise", $text);
 }
 ($status, $text) = dispatch("--impl all --ranks 2 --tokens 8 $small --check sample:3");
 my @named = $text =~ /  (\S+) +\S+ .?s .*bitwise \(sample:3\)/g;
@@ -89,11 +90,11 @@ my @kept = $text =~ /alltoall .*?([\d.]+ .iB) +[\d.]+ .iB/g;
 ok($status == 0 && @kept == 2 && $kept[0] ne $kept[1], '--keep changes the peak', $text);
 ($status, $text) = dispatch("--impl all --ranks 2 --tokens 16 $small --check baseline");
 my $named = () = $text =~ /\(baseline\)/g;
-ok($status == 0 && $named == 6, 'the baseline check is named', $text);
+ok($status == 0 && $named == @impls, 'the baseline check is named', $text);
 ($status, $text) =
   dispatch("--impl all --ranks 4 --tokens 8 $small --data integers --activation relu --routing duplicates");
 my $exact = () = $text =~ /\bexact-input\b/g;
-ok($status == 0 && $exact == 6, 'whole numbers: six lines, exact-input', $text);
+ok($status == 0 && $exact == @impls, 'whole numbers: a line each, exact-input', $text);
 
 dispatch("--impl $_ --ranks 2 --tokens 16 $small --dump $dir/$_") for 'llep', 'alltoall';
 for my $name (qw(Y dX dw)) {
@@ -103,6 +104,26 @@ for my $name (qw(Y dX dw)) {
 ($status, $text) = dispatch(
     "--impl pipelined-llep --ranks 2 --tokens 64 $small --chunk-count 4 --trace $dir/trace.json");
 ok($status == 0 && slurp("$dir/trace.json") =~ /X to experts/, '--trace names the exchanges', $text);
+
+# ---- the ring
+
+($status, $text) = dispatch('--impl alltoall,pipelined-llep,relay-expert,relay-token,relay --ranks 8 '
+      . '--tokens 32 --hidden 32 --ffn 16 --experts 32 --topk 4 --routing balanced,80/16 --iters 1 '
+      . '--check reference');
+@lines = grep { /\bbitwise\b/ } split /\n/, $text;
+ok($status == 0 && @lines == 10, 'the ring beside the exchange: ten lines, bitwise', $text);
+for my $off ('--overlap on,off', '--grouped on,off', '--hop-rows 0,7') {
+    ($status, $text) = dispatch("--impl relay-expert,relay-token --ranks 3 --tokens 9 $small $off --check reference");
+    my $bitwise = () = $text =~ /\bbitwise\b/g;
+    ok($status == 0 && $bitwise == 4, "$off: bitwise", $text);
+}
+($status, $text) = dispatch('--impl relay --volume printed,true --ranks 2 --tokens 60 --hidden 32 '
+      . "--ffn 16 --experts 4 --topk 3 --iters 1 --json $dir/relay.jsonl");
+ok($status == 0 && $text =~ /printed .* yes +bitwise.*true .* no +bitwise/s,
+    'the two rules disagree here, and a line says what each chose', $text);
+my $totals = () = slurp("$dir/relay.jsonl") =~
+  /"hop_bytes": ?\{"printed": ?\{"moves": ?"tokens", ?"experts": ?\{"forward": ?12288/g;
+ok($totals == 2, 'both records hold both totals', slurp("$dir/relay.jsonl"));
 
 # ---- traces
 
@@ -120,11 +141,11 @@ for my $trace ("$dir/same.npy", "$dir/ranks.npy", "$dir/folder", "counts:$dir/co
     my $topk = $trace =~ /counts/ ? '--topk 3' : '';
     ($status, $text) = dispatch("--routing $trace --ranks 2 --impl all $topk $small --check reference");
     my $bitwise = () = $text =~ /\bbitwise\b/g;
-    ok($status == 0 && $bitwise == 6, (split m{/}, $trace)[-1] . ': six lines, bitwise', $text);
+    ok($status == 0 && $bitwise == @impls, (split m{/}, $trace)[-1] . ': a line each, bitwise', $text);
 }
 for my $trace ('steps', 'layers') {
     ($status, $text) = dispatch("--routing $dir/$trace.npy --ranks 2 --impl alltoall,pipelined-llep $small");
-    ok($status == 0 && $text =~ /4 steps: peak median .*, p95 .*, max .* \(step \d/,
+    ok($status == 0 && $text =~ /4 steps(?: and layers)?: peak median .*, p95 .*, max .* \(step \d/,
         "$trace.npy: the worst of four steps, and percentiles", $text);
 }
 ($status, $text) = dispatch("--routing $dir/steps.npy --ranks 2 --impl alltoall $small");
@@ -178,8 +199,11 @@ refuses('--impl llep --keep megatron', 2, qr/--keep/);
 refuses('--impl alltoall,chunked --lambda 2', 2, qr/--lambda/);
 refuses('--impl chunked --chunks strided', 2, qr/--chunks/);
 refuses('--impl chunked --streams serial', 2, qr/--streams/);
+refuses('--impl llep,relay --volume sometimes', 2, qr/--volume.*printed/);
+refuses('--impl relay-token --volume true', 2, qr/--volume/);
+refuses('--impl alltoall --overlap off', 2, qr/--overlap/);
 refuses('--keep nothing', 2, qr/--keep.*eager/);
-refuses('--tokens 256M --hidden 1M --ffn 1M --topk 64 --experts 64 --ranks 8', 2, qr/--tokens.*64-bit/);
+refuses('--tokens 32M --hidden 1M --ffn 1M --topk 63 --experts 64K --ranks 8', 2, qr/--tokens.*64-bit/);
 refuses('--device-memory 1M --impl alltoall --ranks 2', 3, qr/live set \w+ .*asked for/);
 refuses('--device-memory 1M --impl alltoall --ranks 2 --oom record', 0, qr/OUT OF MEMORY/);
 

@@ -10,6 +10,8 @@
 static const char *const keep_names[] = {"eager", "megatron", NULL};
 static const char *const chunk_names[] = {"strided", "contiguous", NULL};
 static const char *const activation_names[] = {"swiglu", "relu", NULL};
+static const char *const on_off_names[] = {"on", "off", NULL};
+static const char *const volume_names[] = {"printed", "true", NULL};
 static const char *const data_names[] = {"random", "integers", NULL};
 
 #define AT(field) offsetof(struct moe_line, field)
@@ -182,6 +184,40 @@ static const struct option schedule_options[] = {
         .real_low = 0,
         .real_high = 1e6,
         .help = "LLEP: below this busiest / mean load experts stay with their owners"},
+    {.name = "hop-rows",
+        .kind = OPTION_COUNT,
+        .at = AT(hop_rows),
+        .axis = true,
+        .by_impl = true,
+        .argument = "R",
+        .fallback = "0",
+        .unit = "routes",
+        .high = INT32_MAX,
+        .help = "relay: a hop's matching routes are worked on at most so many at a time; 0 = all"},
+    {.name = "overlap",
+        .kind = OPTION_NAME,
+        .at = AT(overlap),
+        .axis = true,
+        .by_impl = true,
+        .fallback = "on",
+        .names = on_off_names,
+        .help = "relay: off = a hop's messages between the products, not behind them"},
+    {.name = "grouped",
+        .kind = OPTION_NAME,
+        .at = AT(grouped),
+        .axis = true,
+        .by_impl = true,
+        .fallback = "on",
+        .names = on_off_names,
+        .help = "relay: off = a launch for every expert instead of one for all that are there"},
+    {.name = "volume",
+        .kind = OPTION_NAME,
+        .at = AT(volume),
+        .axis = true,
+        .by_impl = true,
+        .fallback = "printed",
+        .names = volume_names,
+        .help = "relay: what its choice of mode weighs, the paper's Table 2 or what travels"},
 };
 
 struct option_group moe_shape_group(struct moe_line *line)
@@ -205,5 +241,9 @@ struct moe_options moe_line_options(const struct moe_line *line)
         .chunks = (enum moe_chunks)line->chunks,
         .alpha = line->alpha,
         .lambda = line->lambda,
-        .min_gemm_tokens = line->min_gemm};
+        .min_gemm_tokens = line->min_gemm,
+        .hop_rows = line->hop_rows,
+        .overlap_off = line->overlap != 0,
+        .grouped_off = line->grouped != 0,
+        .volume = (enum moe_volume)line->volume};
 }

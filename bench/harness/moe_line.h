@@ -8,6 +8,8 @@ struct moe_line {
     int64_t tokens, hidden, ffn, experts, topk, steps;
     struct option_counts tokens_per_rank;
     const char *routing;
+    int64_t hop_rows;
+    int overlap, grouped, volume;
     int keep, chunks, activation, data;
     int64_t chunk_budget, max_chunks, chunk_count, min_gemm;
     double alpha, lambda;

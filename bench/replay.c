@@ -18,6 +18,7 @@
 #include "bench/harness/moe_routing.h"
 #include "bench/harness/options.h"
 #include "bench/harness/replay_line.h"
+#include "probe/record.h"
 
 static const char description[] =
     "K          chunks: min(ceil(N / c), max-chunks), N the most tokens of a rank (Eq. 1)\n"
@@ -326,6 +327,38 @@ static void print_line(struct program_state *p, const struct outcome *o, bool fi
         print_steps(p, o);
 }
 
+/* Appends the line's record: op replay, the plan as its implementation. */
+static int record_line(const struct program_state *p, const struct outcome *o)
+{
+    const struct moe_replay *r = &o->worst;
+    const struct {
+        const char *name;
+        double value;
+    } figures[] = {{"chunk_count", (double)r->chunks}, {"chunk_tokens", (double)r->chunk_tokens},
+        {"owned_ratio", moe_load_imbalance(&r->rank)},
+        {"computed_ratio", moe_load_imbalance(&r->computed)}, {"excess_routes", (double)r->excess},
+        {"experts_lent", (double)r->transfers}, {"send_ratio", r->send_ratio},
+        {"received_rows", (double)r->received}, {"received_share", r->received_share}};
+    char path[64], error[ERROR_SIZE] = "memory is short";
+    json_t *record = rec_create();
+    if (record) {
+        rec_str(record, "op", "replay");
+        rec_str(record, "impl", replay_plan_names[p->line.plan]);
+        rec_str(record, "device", "none");
+        options_record(p->options, record);
+        rec_str(record, "status", "ok");
+        for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+            snprintf(path, sizeof path, "figures.%s", figures[i].name);
+            rec_real(record, path, figures[i].value);
+        }
+    }
+    int status = record ? rec_append(p->line.json, record, error, sizeof error) : -1;
+    json_decref(record);
+    if (status)
+        fprintf(stderr, "replay: %s\n", error);
+    return status ? EXIT_ENVIRONMENT : -1;
+}
+
 /* Every case can run, and every option has an effect on one of them. */
 static int check_all(struct program_state *p)
 {
@@ -371,6 +404,8 @@ static int run_cases(struct program_state *p, int *position)
         }
         if (status < 0)
             (p->line.csv ? print_csv : print_line)(p, &outcome, first);
+        if (status < 0 && p->line.json)
+            status = record_line(p, &outcome);
         first = false;
     }
     if (status < 0 && (fflush(stdout) || ferror(stdout))) {

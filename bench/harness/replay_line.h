@@ -11,7 +11,7 @@ extern const char *const replay_chunks_names[]; /* by enum moe_chunks */
 struct replay_line {
     int64_t ranks, tokens, experts, topk, steps, seed;
     struct option_counts tokens_per_rank;
-    const char *routing;
+    const char *routing, *json;
     int64_t chunk_budget, max_chunks, min_gemm_tokens;
     int chunks, plan;
     double alpha, lambda;

@@ -38,7 +38,7 @@ endif
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SUFFIXES:
-.PHONY: all lib programs tests peers check check-full accept cuda bench-peers install deps format format-check
+.PHONY: all lib programs tests peers check check-full accept cuda emu bench-peers install deps format format-check
 .PHONY: showconfig reconfigure clean help FORCE
 all: programs
 
@@ -97,6 +97,14 @@ NVCC_FLAGS := -O3 -std=c++17 -I. -fmad=false -ftz=false -prec-div=true -prec-sqr
 	$(foreach n,$(CUDA_ARCHITECTURES),-gencode arch=compute_$(n)$(comma)code=sm_$(n)) \
 	$(foreach n,$(lastword $(CUDA_ARCHITECTURES)),-gencode arch=compute_$(n)$(comma)code=compute_$(n))
 
+# The emulator compiles the same .cu files for the CPU (docs/EMULATOR.md). Variables without an
+# initial value hold a pattern, as unwritten memory does.
+CXXFLAGS ?= $(if $(SANITIZE),-O1,-O2)
+override CXXFLAGS += -std=c++17 $(EXACT) -Wall -Wextra -Wno-unknown-pragmas \
+	$(if $(WERROR),-Werror) $(SAN) -pthread -Itests/cuda_emu
+EMU_KERNEL_FLAGS := -march=x86-64-v3 -ftrivial-auto-var-init=pattern -Wno-maybe-uninitialized \
+	-DHAVE_NCCL
+
 # ---- sources -----------------------------------------------------------------------------------------
 
 LIB_DIRS := probe device kernels ops baselines reference bench/harness
@@ -112,7 +120,8 @@ PEERS := $(B)/bin/peers
 BIN_SRC := $(filter-out $(PEER_SRC),$(wildcard bench/*.c))
 BIN := $(BIN_SRC:bench/%.c=$(B)/bin/%)
 
-TEST_SRC := $(if $(ONLY),$(ONLY:%=tests/test_%.c),$(wildcard tests/test_*.c))
+TEST_SRC := $(if $(ONLY),$(patsubst %,tests/test_%.c,$(filter-out cuda_%,$(ONLY))), \
+	$(wildcard tests/test_*.c))
 TEST_SCRIPTS := $(if $(ONLY),,$(wildcard tests/*.t))
 TESTS := $(TEST_SRC:tests/%.c=$(B)/tests/%)
 # tests/slow_*.c run in check-full only.
@@ -125,7 +134,16 @@ CUDA_OBJ := $(CUDA_SRC:%.cu=$(B)/cuda/%.o)
 # that one library serves programs with and without.
 CUDA_PART := $(if $(CUDA_FOUND),$(filter-out $(B)/cuda/tests/%,$(CUDA_OBJ)))
 
-FORMATTED := $(wildcard $(foreach d,$(LIB_DIRS) bench tests,$(foreach e,c h cu,$(d)/*.$(e))))
+# The same with the emulator in the place of CUDA: every program, and the tests tests/cuda_*.c and
+# tests/cuda_*.cu, which check runs too where the emulator can be built.
+EMU_OBJ := $(patsubst %,$(B)/emu/obj/%.o,$(basename $(wildcard kernels/*.cu device/*.cu \
+	tests/cuda_emu/*.cpp)))
+EMU_BIN := $(if $(EMULATOR),$(BIN_SRC:bench/%.c=$(B)/emu/bin/%))
+EMU_TEST_SRC := $(wildcard $(foreach e,c cu,$(if $(ONLY),$(ONLY:%=tests/%.$(e)),tests/cuda_*.$(e))))
+EMU_TESTS := $(if $(EMULATOR),$(patsubst tests/%,$(B)/emu/tests/%,$(basename $(EMU_TEST_SRC))))
+
+FORMATTED := $(wildcard $(foreach d,$(LIB_DIRS) bench tests,$(foreach e,c h cu cuh,$(d)/*.$(e))) \
+	$(foreach e,h cpp cu,tests/cuda_emu/*.$(e)))
 
 # ---- rules -------------------------------------------------------------------------------------------
 
@@ -204,6 +222,35 @@ $(B)/cuda/%.o: %.cu Makefile $(B)/config.mk
 	@mkdir -p $(@D)
 	$(call run,nvcc,$<,$(NVCC_FOUND) $(NVCC_FLAGS) -MMD -MP -c $< -o $@)
 
+# ---- the emulator ------------------------------------------------------------------------------------
+
+$(eval $(call record,$(B)/emu/flags,$$(CXX) $$(CPPFLAGS) $$(CXXFLAGS) $$(EMU_KERNEL_FLAGS) $$(LDFLAGS)))
+$(eval $(call record,$(B)/emu/objects,$$(EMU_OBJ)))
+
+EMU_COMPILE = $(CXX) $(CPPFLAGS) $(CXXFLAGS)
+$(B)/emu/obj/%.o: %.cpp $(B)/emu/flags
+	@mkdir -p $(@D)
+	$(call run,c++,$<,$(EMU_COMPILE) -MMD -MP -c $< -o $@)
+
+$(B)/emu/obj/%.o: %.cu $(B)/emu/flags
+	@mkdir -p $(@D)
+	$(call run,emu,$<,$(EMU_COMPILE) $(EMU_KERNEL_FLAGS) -MMD -MP -x c++ -c $< -o $@)
+
+# Objects, not an archive: weak references from the library must find them.
+EMU_LINK = $(CXX) $(LDFLAGS) $(filter %.o %.a,$^) $(LDLIBS) -o $@
+$(B)/emu/bin/%: $(B)/obj/bench/%.o $(EMU_OBJ) $(LIB) $(B)/emu/objects
+	@mkdir -p $(@D)
+	$(call run,link,$@,$(EMU_LINK))
+
+$(B)/emu/tests/%: $(B)/emu/obj/tests/%.o $(EMU_OBJ) $(SUPPORT) $(LIB) $(B)/emu/objects
+	@mkdir -p $(@D)
+	$(call run,link,$@,$(EMU_LINK))
+
+$(patsubst tests/%.c,$(B)/emu/tests/%,$(filter %.c,$(EMU_TEST_SRC))): \
+$(B)/emu/tests/%: $(B)/obj/tests/%.o $(EMU_OBJ) $(SUPPORT) $(LIB) $(B)/emu/objects
+	@mkdir -p $(@D)
+	$(call run,link,$@,$(EMU_LINK))
+
 # ---- goals -------------------------------------------------------------------------------------------
 
 # A cross compiler finds headers but no library to link: it can build `lib` alone.
@@ -215,16 +262,16 @@ endif
 
 lib: $(LIB)
 programs: $(BIN)
-tests: $(TESTS)
+tests: $(TESTS) $(EMU_TESTS)
 peers: $(if $(OPENBLAS_LIBS),$(PEERS))
 
 RUN_TESTS = BUILDDIR='$(B)' CC='$(CC)' $(if $(PROVE),prove,$(error prove not found (Debian: perl); run 'make deps')) \
 	-e '' $(PROVE_FLAGS)
-check: programs tests
-	$(RUN_TESTS) $(TESTS) $(TEST_SCRIPTS)
+check: programs tests $(if $(ONLY),,$(EMU_BIN))
+	$(RUN_TESTS) $(TESTS) $(EMU_TESTS) $(TEST_SCRIPTS)
 
-check-full: programs tests $(SLOW_TESTS)
-	$(RUN_TESTS) $(TESTS) $(TEST_SCRIPTS) $(SLOW_TESTS)
+check-full: programs tests $(EMU_BIN) $(SLOW_TESTS)
+	$(RUN_TESTS) $(TESTS) $(EMU_TESTS) $(TEST_SCRIPTS) $(SLOW_TESTS)
 
 # What tests/accepted.t holds every change against; the diff is what a reviewer reads.
 accept: programs
@@ -234,6 +281,10 @@ accept: programs
 cuda: $(CUDA_OBJ)
 	@$(if $(NVCC_FOUND),,echo 'cuda: nvcc not found (make showconfig)' >&2; exit 1)
 	@echo 'cuda: $(words $(CUDA_SRC)) sources compiled for $(CUDA_ARCHITECTURES:%=sm_%)'
+
+emu: $(EMU_BIN) $(EMU_TESTS)
+	@$(if $(EMULATOR),,echo 'emu: not here: $(EMULATOR_LACKS)' >&2; exit 1)
+	@echo 'emu: programs with emulated CUDA in $(B)/emu/bin'
 
 bench-peers: $(PEERS)
 	$(PEERS) $(PEER_OPTIONS)
@@ -269,13 +320,13 @@ reconfigure:
 
 # Only what the build made: BUILDDIR may be a folder of the user's.
 clean:
-	rm -rf $(addprefix $(B)/,obj bin tests cuda libflatpeak.a build_info.h flags objects config.mk config.args)
+	rm -rf $(addprefix $(B)/,obj bin tests cuda emu libflatpeak.a build_info.h flags objects config.mk config.args)
 	@rmdir $(B) 2>/dev/null || true
 
 help:
 	@sed -n '/^# HELP/,$$s/^# \{0,1\}//p' Makefile | sed 1d
 
--include $(shell find $(B)/obj $(B)/cuda -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(B)/cuda $(B)/emu -name '*.d' 2>/dev/null)
 
 # HELP
 # Targets
@@ -284,6 +335,7 @@ help:
 #   check-full    all tests; an hour and more
 #   accept        writes results/accepted anew: the peaks, counts and bits that check demands
 #   cuda          compiles the CUDA sources
+#   emu           the programs with the CUDA sources compiled for the CPU, in BUILDDIR/emu/bin
 #   bench-peers   measures our kernels against other libraries', with a pass or fail per bar
 #   lib           the static library alone
 #   install       programs as PREFIX/bin/flatpeak-NAME, documents and licence
@@ -295,6 +347,7 @@ help:
 # Variables
 #   BUILDDIR      where to build; build, or build-SANITIZE
 #   CC CFLAGS     C compiler and its optimisation flags; cc, -O3 (-O1 under SANITIZE)
+#   CXX CXXFLAGS  C++ compiler of the emulator; g++, -O2 (-O1 under SANITIZE)
 #   V             1: prints the commands
 #   WERROR        1: warnings are errors
 #   SANITIZE      address,undefined or thread

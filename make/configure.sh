@@ -110,10 +110,24 @@ tool()
     fi
 }
 
-if have "$CXX"; then
-    report c++ "yes ($CXX $(version_of "$CXX"))"
+# The CUDA emulator: C++17, and a switch between stacks that is written for x86-64.
+emulator_lacks=
+if ! have "$CXX"; then
+    emulator_lacks="$CXX not found; Debian: g++"
+elif [ "$arch" != x86_64 ]; then
+    emulator_lacks="for x86_64, not $arch"
+elif ! printf '#include <tuple>\nint main() { return 0; }\n' >"$work/probe.cpp" ||
+    ! "$CXX" -std=c++17 -ftrivial-auto-var-init=pattern "$work/probe.cpp" -o "$work/probe" \
+        >"$work/log" 2>&1; then
+    emulator_lacks="$CXX does not compile C++17 with -ftrivial-auto-var-init"
+fi
+if [ -n "$emulator_lacks" ]; then
+    variable EMULATOR ""
+    variable EMULATOR_LACKS "$emulator_lacks"
+    report 'CUDA emulator' "no ($emulator_lacks)"
 else
-    report c++ "no ($CXX not found)"
+    variable EMULATOR yes
+    report 'CUDA emulator' "yes ($CXX $(version_of "$CXX"))"
 fi
 tool PROVE prove prove 'make check; Debian: perl'
 tool CLANG_FORMAT clang-format clang-format 'make format'

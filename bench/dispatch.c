@@ -301,12 +301,14 @@ static int check_step(struct program_state *p, struct report *report, struct moe
     enum case_check level =
         case_check_level(&p->common, moe_check_operations(inputs, run->backward), &samples);
     report_progress(report, "running once");
-    run->collect = true;
+    run->collect = !case_simulates(&p->common);
     run->timed = TIME_NOTHING;
     if (moe_run(run, result)) {
         case_result_fail(result, &run->failure);
         return -1;
     }
+    if (case_simulates(&p->common))
+        return describe_step(p, run, result) ? fail(result, "no host memory for a layout") : 0;
     report_progress(report, "checking");
     if (moe_check(p->checker, run, inputs, level, samples, result, error, sizeof error))
         return fail(result, error);
@@ -380,6 +382,7 @@ static int64_t worst_step(struct program_state *p, struct report *report, struct
             worst = fail(result, "no host memory for the inputs");
             break;
         }
+        one.simulated = result->simulated;
         if (problem->steps > 1) /* the step that is kept describes its own load */
             p->described[0] = 0;
         run->inputs = &inputs;
@@ -462,7 +465,7 @@ static void run_case(void *context, struct report *report, struct case_result *r
         options_absent(p->options, "tokens");
         options_absent(p->options, "topk");
     }
-    if (!fits_machine(&problem.shape, result)) {
+    if (!case_simulates(&p->common) && !fits_machine(&problem.shape, result)) {
         moe_routing_free(&problem.routing);
         return;
     }

@@ -125,6 +125,9 @@ static int check_all(struct program_state *p)
         return options_refuse(p->options, "params", "is given by the files of --load");
     if (p->common.load && options_given(p->options, "nonfinite"))
         return options_refuse(p->options, "nonfinite", "has no effect with --load");
+    if (case_simulates(&p->common) && options_given(p->options, "nonfinite"))
+        return options_refuse(
+            p->options, "nonfinite", "has no effect on sim, which stores no gradients");
     if (options_given(p->options, "skip-nonfinite") && options_given(p->options, "propagate"))
         return options_refuse(p->options, "skip-nonfinite", "has no effect with --propagate");
     for (options_rewind(p->options); status < 0 && options_next(p->options);)
@@ -349,13 +352,13 @@ static void check_then_measure(struct program_state *p, struct report *report,
     enum case_check level =
         case_check_level(&p->common, adamw_check_operations(held, run->steps), &samples);
     report_progress(report, "running once");
-    run->collect = true;
+    run->collect = !case_simulates(&p->common);
     if (adamw_run(run, result)) {
         case_result_fail(result, &run->failure);
         return;
     }
     report_progress(report, "checking");
-    if (adamw_check(run, level, samples, result, error, sizeof error)) {
+    if (run->collect && adamw_check(run, level, samples, result, error, sizeof error)) {
         result->status = CASE_ERROR;
         snprintf(result->reason, sizeof result->reason, "check: %s", error);
         return;
@@ -427,7 +430,7 @@ static void run_model(struct program_state *p, struct report *report, const stru
     plan_figures(impl, &sizes, result);
     if (p->line.plan)
         describe_plan(impl, &sizes, result);
-    else if (fits_machine(p, impl, &sizes, result))
+    else if (case_simulates(&p->common) || fits_machine(p, impl, &sizes, result))
         run_on_pool(p, report, &sizes, &inputs, result);
     adamw_inputs_free(&inputs);
     sizes_free(&sizes);
@@ -456,7 +459,7 @@ static void explain(const struct program_state *p)
         "      so the pipeline can show overlap, not a gain over them. --link-gbps paces the "
         "copies\n"
         "      like a link.\n";
-    if (p->streamed && !p->common.csv)
+    if (p->streamed && !p->common.csv && !case_simulates(&p->common))
         fputs(note, stdout);
 }
 

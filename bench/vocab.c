@@ -338,8 +338,9 @@ static void describe_plan(const struct vocab_impl *impl, const struct vocab_shap
 static void describe_run(
     const struct vocab_run *run, const struct vocab_shape *shape, struct case_result *result)
 {
-    result->plan = json_pack("{s:f, s:I}", "mean_loss", run->outputs.mean, "valid_tokens",
-        (json_int_t)run->outputs.valid);
+    result->plan = json_pack("{s:I}", "valid_tokens", (json_int_t)run->outputs.valid);
+    if (!result->simulated)
+        json_object_set_new(result->plan, "mean_loss", json_real(run->outputs.mean));
     if (run->impl->takes_move)
         json_object_set_new(result->plan, "moves",
             json_string(ring_dtp_weights_move(shape, run->options) ? "weights" : "activations"));
@@ -368,13 +369,14 @@ static void check_then_measure(struct program_state *p, struct report *report,
     enum case_check level = case_check_level(
         &p->common, vocab_check_operations(&inputs->shape, run->backward), &samples);
     report_progress(report, "running once");
-    run->collect = true;
+    run->collect = !case_simulates(&p->common);
     if (vocab_run(run, result)) {
         case_result_fail(result, &run->failure);
         return;
     }
     report_progress(report, "checking");
-    if (vocab_check(p->checker, run, inputs, level, samples, result, error, sizeof error)) {
+    if (run->collect &&
+        vocab_check(p->checker, run, inputs, level, samples, result, error, sizeof error)) {
         result->status = CASE_ERROR;
         snprintf(result->reason, sizeof result->reason, "check: %s", error);
         return;
@@ -449,7 +451,7 @@ static void run_case(void *context, struct report *report, struct case_result *r
         describe_plan(impl, &shape, &options, backward, result);
         return;
     }
-    if (!fits_machine(impl, &shape, &options, backward, result))
+    if (!case_simulates(&p->common) && !fits_machine(impl, &shape, &options, backward, result))
         return;
     int short_of_memory = p->common.load ? vocab_inputs_from_files(&inputs, &shape, &p->files)
                                          : vocab_inputs_seeded(&inputs, &shape,

@@ -107,6 +107,9 @@ struct dev_backend {
 
     double (*clock_s)(struct device *dev); /* all streams are done */
 
+    /* dev_clock_on_s; NULL where there is one clock. */
+    double (*machine_clock_s)(struct device *dev, int machine);
+
     /* To and from a live block, of either arena; all streams are done. */
     void (*write)(struct device *dev, void *to, const void *from, int64_t bytes);
     void (*read)(struct device *dev, void *to, const void *from, int64_t bytes);
@@ -121,7 +124,7 @@ struct dev_backend {
     const struct comm_transport *transport; /* moves messages between thread ranks */
 };
 
-extern const struct dev_backend backend_cpu;
+extern const struct dev_backend backend_cpu, backend_sim;
 /* In device/cuda.cu; without CUDA objects in the program it has no address. */
 extern const struct dev_backend backend_cuda __attribute__((weak));
 

@@ -11,8 +11,9 @@ struct gather {
     int64_t *rounds; /* by rank: how many it has entered; owned */
     int64_t complete;
     int arrived;
-    int first;     /* the rank that entered the round first */
-    int64_t bytes; /* as that rank gave it */
+    int first;        /* the rank that entered the round first */
+    const char *what; /* as that rank gave it; NULL = a gather of the host */
+    int64_t bytes;    /* likewise */
     char *buffers[2];
     int64_t capacities[2];
     pthread_cond_t wake;
@@ -182,11 +183,9 @@ struct board_page *board_post(
     return NULL;
 }
 
-/* Whether what `from` sends is what `to` receives; fails the group when not. */
-static bool match(struct board *board, const struct board_page *page, int from, int to, int finder)
+bool board_match(struct board *board, const struct exchange *sender,
+    const struct exchange *receiver, int from, int to, int finder)
 {
-    const struct exchange *sender = page->side[from].exchange;
-    const struct exchange *receiver = page->side[to].exchange;
     int send_first, receive_first;
     int sends = exchange_parts(sender->send, sender->sends, to, &send_first);
     int receives = exchange_parts(receiver->receive, receiver->receives, from, &receive_first);
@@ -204,6 +203,11 @@ static bool match(struct board *board, const struct board_page *page, int from, 
         return false;
     }
     return true;
+}
+
+static bool match(struct board *board, const struct board_page *page, int from, int to, int finder)
+{
+    return board_match(board, page->side[from].exchange, page->side[to].exchange, from, to, finder);
 }
 
 /* The place of a partner that has posted in the list; -1 while there is none: then *missing is the
@@ -290,20 +294,38 @@ void board_done(struct board *board, struct board_page *page)
 /* ---- gathers of the host; the helpers here run under the lock
  * ------------------------------------ */
 
+static const char *name_of(const char *what, int64_t bytes)
+{
+    return what ? what : bytes ? "host all-gather" : "barrier";
+}
+
+static bool same(const char *a, const char *b)
+{
+    return a == b || (a && b && !strcmp(a, b));
+}
+
 /* Enters the rank's next round. False when it cannot: `message` says why. */
-static bool enter_round(struct board *board, int rank, int64_t bytes, char *message, size_t room)
+static bool enter_round(
+    struct board *board, int rank, const char *what, int64_t bytes, char *message, size_t room)
 {
     struct gather *gather = &board->gather;
     int size = board->size;
     int turn = gather->complete % 2;
     if (!gather->arrived) {
         gather->first = rank;
+        gather->what = what;
         gather->bytes = bytes;
         if (gather->capacities[turn] < bytes * size) {
             free(gather->buffers[turn]);
             gather->buffers[turn] = malloc((size_t)(bytes * size));
             gather->capacities[turn] = gather->buffers[turn] ? bytes * size : 0;
         }
+    }
+    if (!same(what, gather->what)) {
+        snprintf(message, room, "rank %d is in '%s', rank %d in '%s'",
+            board->members[gather->first], name_of(gather->what, gather->bytes),
+            board->members[rank], name_of(what, bytes));
+        return false;
     }
     if (bytes != gather->bytes) {
         snprintf(message, room, "rank %d gathers %lld bytes on the host, rank %d %lld",
@@ -335,11 +357,10 @@ static int find_missing(const struct board *board, int64_t round)
 }
 
 /* Waits until all have entered `round`. */
-static bool wait_round(struct board *board, int rank, int64_t round, int64_t bytes)
+static bool wait_round(struct board *board, int rank, int64_t round, const char *what)
 {
     struct gather *gather = &board->gather;
-    struct group_wait wait = {board->members[rank], 0, bytes ? "host all-gather" : "barrier",
-        group_deadline_s(board->group)};
+    struct group_wait wait = {board->members[rank], 0, what, group_deadline_s(board->group)};
     bool sound = true;
     while (sound && gather->complete == round) {
         wait.missing = find_missing(board, round);
@@ -348,7 +369,8 @@ static bool wait_round(struct board *board, int rank, int64_t round, int64_t byt
     return sound;
 }
 
-int board_all_gather(struct board *board, int rank, const void *send, void *receive, int64_t bytes)
+int board_gather(
+    struct board *board, int rank, const char *what, const void *send, void *receive, int64_t bytes)
 {
     struct gather *gather = &board->gather;
     char message[192];
@@ -358,7 +380,7 @@ int board_all_gather(struct board *board, int rank, const void *send, void *rece
     }
     group_lock(board->group);
     int64_t round = gather->complete;
-    if (!enter_round(board, rank, bytes, message, sizeof message)) {
+    if (!enter_round(board, rank, what, bytes, message, sizeof message)) {
         group_unlock(board->group);
         group_abort(board->group, board->members[rank], DEV_FAILED, message);
         return -1;
@@ -372,12 +394,17 @@ int board_all_gather(struct board *board, int rank, const void *send, void *rece
         gather->complete++;
         pthread_cond_broadcast(&gather->wake);
     } else {
-        sound = wait_round(board, rank, round, bytes);
+        sound = wait_round(board, rank, round, name_of(what, bytes));
     }
     if (sound && bytes)
         memcpy(receive, buffer, (size_t)(bytes * board->size));
     group_unlock(board->group);
     return sound ? 0 : -1;
+}
+
+int board_all_gather(struct board *board, int rank, const void *send, void *receive, int64_t bytes)
+{
+    return board_gather(board, rank, NULL, send, receive, bytes);
 }
 
 /* ---- the boards of communicators that are made from another -----------------------------------

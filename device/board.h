@@ -53,5 +53,16 @@ bool board_wait_taken(struct board *board, struct board_page *page, int rank);
 /* The rank is through with the page, which goes when all ranks are. */
 void board_done(struct board *board, struct board_page *page);
 
+/* Whether what `from` sends in an exchange is what `to` receives; fails the group when not, because
+ * of `finder`. */
+bool board_match(struct board *board, const struct exchange *sender,
+    const struct exchange *receiver, int from, int to, int finder);
+
+/* All ranks arrive, and each one's `bytes` land at receive + rank * bytes on all. They must be in
+ * the same `what` (NULL: a gather of the host) with the same bytes. 0, or -1 when the group has
+ * failed. */
+int board_gather(struct board *board, int rank, const char *what, const void *send, void *receive,
+    int64_t bytes);
+
 /* comm_host_all_gather. */
 int board_all_gather(struct board *board, int rank, const void *send, void *receive, int64_t bytes);

@@ -89,8 +89,7 @@ static const struct dev_backend *find_backend(enum dev_kind kind, char *error, i
     case DEV_CPU:
         return &backend_cpu;
     case DEV_SIM:
-        snprintf(error, (size_t)size, "the simulated device is not part of this build");
-        return NULL;
+        return &backend_sim;
     case DEV_CUDA:
         if (&backend_cuda)
             return &backend_cuda;
@@ -348,4 +347,17 @@ double dev_clock_s(struct device *dev)
 {
     reach_all(dev);
     return dev->backend->clock_s(dev);
+}
+
+double dev_clock_on_s(struct device *dev, int machine)
+{
+    if (!dev->backend->machine_clock_s)
+        return dev_clock_s(dev);
+    reach_all(dev);
+    return dev->backend->machine_clock_s(dev, machine);
+}
+
+bool dev_is_simulated(const struct device *dev)
+{
+    return dev->config.kind == DEV_SIM;
 }

@@ -20,6 +20,7 @@
 struct device;
 struct stream;
 struct dev_pool;
+struct profile;
 
 enum dev_status {
     DEV_OK,
@@ -38,11 +39,14 @@ enum dev_messages {
     DEV_MESSAGES_NCCL
 };
 
+/* On how many machines one simulated device may run at once. */
+#define DEV_MACHINES_MAX 12
+
 struct dev_config {
     enum dev_kind kind;
     int rank;
-    int64_t device_limit_bytes; /* 0 = no limit */
-    int64_t host_limit_bytes;   /* of pinned host memory; 0 = no limit */
+    int64_t device_limit_bytes; /* 0 = no limit; simulated: what the profile's machine has */
+    int64_t host_limit_bytes;   /* of pinned host memory; likewise, a rank's share */
     double h2d_bytes_per_s;     /* paced copies; 0 = as fast as they go */
     double d2h_bytes_per_s;
     bool serial_streams;   /* every stream is the main stream: no overlap */
@@ -51,6 +55,10 @@ struct dev_config {
     struct dev_pool *pool; /* outlives the device */
     struct trace *trace;   /* may be NULL */
     enum dev_messages messages; /* of the cuda device */
+    /* Of the simulated device: what it runs on. The same program may run on several machines at
+     * once, each with its own clocks; memory, traces and dev_clock_s are the first one's. */
+    const struct profile *profiles; /* [machines], outlive the device */
+    int machines;                   /* 0 = 1 */
 };
 
 /* Opens a device. On failure *out is NULL and `error` says why. */
@@ -127,8 +135,14 @@ void dev_wait_stream(struct stream *later, struct stream *earlier);
 void dev_sync_event(struct event event);
 enum dev_status dev_sync(struct device *dev);
 
-/* Seconds: the host's clock, or the simulated device's (of the main stream). Syncs first. */
+/* Seconds: the host's clock, or the simulated host's. Syncs first. */
 double dev_clock_s(struct device *dev);
+
+/* The same on one of the simulated device's machines; other devices have only one clock. */
+double dev_clock_on_s(struct device *dev, int machine);
+
+/* Whether nothing is stored or computed: memory is addresses, values are nobody's. */
+bool dev_is_simulated(const struct device *dev);
 
 /* ---- copies ------------------------------------------------------------------------------------
  * Asynchronous, in stream order; host sides must come from dev_host_alloc. */
@@ -174,6 +188,7 @@ struct kernel_cost {
     double bytes;       /* read and written, each operand once */
     enum dev_rate rate; /* which arithmetic rate its flops run at */
     int64_t m, n, k;    /* of a matrix product, else 0: small ones run below the peak rate */
+    int64_t params;     /* that AdamW updates, else 0: a host's rate is known by the parameter */
 };
 
 /* One range that a launch touches. */

@@ -270,6 +270,16 @@ int profile_read(const char *name_or_file, struct profile *out, char *error, int
     return status;
 }
 
+int64_t profile_device_bytes(const struct profile *profile)
+{
+    return profile->memory_bytes - profile->reserved_memory_bytes;
+}
+
+int64_t profile_host_bytes(const struct profile *profile)
+{
+    return profile->host_memory_bytes / profile->ranks_per_node;
+}
+
 /* ---- a range ------------------------------------------------------------------------------- */
 
 const char *profile_part_name(enum profile_part part)

@@ -49,6 +49,11 @@ struct profile {
  * found and what is allowed (unknown names list those there are); `out` is then all zero. */
 int profile_read(const char *name_or_file, struct profile *out, char *error, int size);
 
+/* The device memory that a schedule may use: all but what is reserved. */
+int64_t profile_device_bytes(const struct profile *profile);
+/* A rank's share of its node's host memory. */
+int64_t profile_host_bytes(const struct profile *profile);
+
 /* What of a machine varies together when the range of a prediction is asked for. */
 enum profile_part {
     PROFILE_ARITHMETIC, /* FLOP/s of the device and of the host, CPU AdamW */

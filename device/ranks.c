@@ -121,6 +121,8 @@ int ranks_run(const struct ranks_config *config, int (*body)(struct rank *rank, 
         snprintf(message, sizeof message, "%d ranks; allowed: 1 to %d", config->count, RANKS_MAX);
         return refuse(failure, message);
     }
+    if (config->message_bytes_per_s > 0 && config->device.kind != DEV_CPU)
+        return refuse(failure, "paced messages are for ranks on the cpu device");
     struct dev_pool *own_pool = config->device.pool ? NULL : dev_pool_create(host_cpus());
     if (own_pool)
         ranks.device.pool = own_pool;

@@ -71,7 +71,7 @@ struct comm_transport {
     void (*abort)(struct comm *comm, int rank, enum dev_status status, const char *message);
 };
 
-extern const struct comm_transport transport_threads;
+extern const struct comm_transport transport_threads, transport_sim;
 
 /* The root communicator of one rank; from here on the device's failure aborts the group. NULL when
  * memory is short or, with the device failed, for another reason. */

@@ -65,7 +65,8 @@ static void adamw_cost(const void *launched, struct kernel_cost *cost)
     const struct adamw_args *args = launched;
     *cost = (struct kernel_cost){.flops = (double)FLOPS_PER_PARAMETER * (double)args->count,
         .bytes = (double)adamw_bytes_per_parameter(args->g_type) * (double)args->count,
-        .rate = DEV_RATE_F32};
+        .rate = DEV_RATE_F32,
+        .params = args->count};
 }
 
 static int adamw_access(const void *launched, struct dev_access *ranges)

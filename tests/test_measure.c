@@ -53,7 +53,8 @@ static int run_rank(struct rank *rank, void *context)
 {
     struct shared *shared = context;
     struct part part = {shared, rank->index};
-    struct measure_body measured = {prepare, body, finish, &part};
+    struct measure_body measured = {
+        .prepare = prepare, .body = body, .finish = finish, .context = &part};
     shared->status[rank->index] = measure_ranks(rank, &shared->protocol, &measured,
         &shared->slowest[rank->index], &shared->own_median_s[rank->index]);
     return shared->status[rank->index];

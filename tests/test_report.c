@@ -404,7 +404,10 @@ static void test_common(void)
         int status;
     } refused[] = {
         {"--device cuda", EXIT_ENVIRONMENT},
-        {"--device sim:h200", EXIT_ENVIRONMENT},
+        {"--device sim:h200", EXIT_BAD_INPUT},
+        {"--device sim --iters 5", EXIT_BAD_INPUT},
+        {"--device sim --threads 1", EXIT_BAD_INPUT},
+        {"--device sim --check reference", EXIT_BAD_INPUT},
         {"--device tpu", EXIT_BAD_INPUT},
         {"--check sample:0", EXIT_BAD_INPUT},
         {"--check maybe", EXIT_BAD_INPUT},

@@ -88,6 +88,8 @@ static void write_weights(struct on_rank *r, int64_t first, int64_t count)
 
 static void load_state(struct on_rank *r)
 {
+    if (dev_is_simulated(r->rank->dev))
+        return;
     for (int64_t i = 0; i < r->a.shape.tensors; i++) {
         const struct adamw_part *part = &r->a.shape.part[i];
         for (int64_t done = 0; done < part->count; done += PIECE) {
@@ -107,6 +109,8 @@ static void load_state(struct on_rank *r)
 static void load_gradients(struct on_rank *r, int64_t step)
 {
     enum dtype type = adamw_gradient_dtype(r->run->options->gradients);
+    if (dev_is_simulated(r->rank->dev))
+        return;
     for (int64_t i = 0; i < r->a.shape.tensors; i++) {
         const struct adamw_part *part = &r->a.shape.part[i];
         for (int64_t done = 0; done < part->count; done += PIECE) {
@@ -246,7 +250,7 @@ static int take_steps(struct on_rank *r)
 
 static int timed_steps(struct on_rank *r)
 {
-    struct measure_body body = {.body = step_once, .context = r};
+    struct measure_body body = {.body = step_once, .context = r, .machines = r->result};
     struct timing slowest;
     if (!r->run->timed)
         return 0;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "bench/harness/interrupt.h"
+#include "bench/harness/simulate.h"
 #include "bench/harness/units.h"
 #include "kernels/isa.h"
 #include "probe/host.h"
@@ -240,16 +241,28 @@ void case_group_drop(
 
 /* ---- setup ---------------------------------------------------------------------------------- */
 
-static int setup_device(struct case_options *options, const struct options *parsed)
+#define DEFAULT_PROFILE "h200-8"
+
+static int setup_device(struct case_options *options, struct options *parsed)
 {
     const char *text = options->device_text;
     options->device_kind = DEV_CPU;
+    options->machine_count = 0;
+    snprintf(options->device_name, sizeof options->device_name, "cpu");
     if (!strcmp(text, "cpu"))
         return -1;
-    if (strcmp(text, "sim") && strncmp(text, "sim:", 4) && strcmp(text, "cuda"))
+    if (!strcmp(text, "sim") || !strncmp(text, "sim:", 4)) {
+        options->device_kind = DEV_SIM;
+        int status = simulate_setup(options, parsed, text[3] ? text + 4 : DEFAULT_PROFILE);
+        snprintf(
+            options->device_name, sizeof options->device_name, "sim:%s", options->machines[0].name);
+        return status;
+    }
+    if (strcmp(text, "cuda"))
         return options_refuse(
             parsed, "device", "got '%.80s', allowed cpu, sim[:PROFILE], cuda", text);
-    options_refuse(parsed, "device", "'%.80s' is not available in this build: it has cpu", text);
+    options_refuse(
+        parsed, "device", "'%.80s' is not available in this build: it has cpu and sim", text);
     return EXIT_ENVIRONMENT;
 }
 
@@ -374,6 +387,8 @@ struct ranks_config case_ranks_config(
         device->device_limit_bytes = options->device_memory_bytes;
     if (options->host_memory_bytes > 0)
         device->host_limit_bytes = options->host_memory_bytes;
+    device->profiles = case_simulates(options) ? options->machines : NULL;
+    device->machines = options->machine_count;
     const struct option_reals *link = &options->link_gbps;
     if (link->count) {
         device->h2d_bytes_per_s = link->values[0] * 1e9;
@@ -400,6 +415,10 @@ struct timing_protocol case_timing_protocol(const struct case_options *options)
 {
     struct timing_protocol protocol = timing_default();
     protocol.warmup = (int)options->warmup;
+    if (case_simulates(options)) {
+        protocol = (struct timing_protocol){.min_samples = 1, .max_samples = 1, .max_time_s = 1e9};
+        return protocol;
+    }
     if (options->iters > 0) {
         protocol.min_samples = protocol.max_samples = (int)options->iters;
         protocol.min_time_s = 0;
@@ -416,7 +435,21 @@ struct timing_protocol case_timing_protocol(const struct case_options *options)
 bool case_oversubscribed(const struct case_options *options)
 {
     int cpus = host_cpus();
+    if (case_simulates(options))
+        return false; /* its clocks do not depend on threads */
     return options->ranks > cpus || options->threads > cpus;
+}
+
+bool case_simulates(const struct case_options *options)
+{
+    return options->device_kind == DEV_SIM;
+}
+
+int64_t case_host_limit_bytes(const struct case_options *options)
+{
+    if (options->host_memory_bytes > 0)
+        return options->host_memory_bytes;
+    return case_simulates(options) ? profile_host_bytes(&options->machines[0]) : 0;
 }
 
 bool case_records_oom(const struct case_options *options)
@@ -426,6 +459,5 @@ bool case_records_oom(const struct case_options *options)
 
 const char *case_device_name(const struct case_options *options)
 {
-    (void)options;
-    return "cpu";
+    return options->device_name;
 }

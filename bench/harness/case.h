@@ -8,6 +8,7 @@
 #include "bench/harness/measure.h"
 #include "bench/harness/options.h"
 #include "device/comm.h"
+#include "device/profile.h"
 #include "kernels/arith.h"
 #include "probe/timing.h"
 
@@ -49,6 +50,9 @@ struct case_options {
     enum dev_kind device_kind;
     enum case_check check;
     int64_t check_samples;
+    struct profile machines[DEV_MACHINES_MAX]; /* of the simulated device; the first is its own */
+    int machine_count;                         /* 0 on other devices */
+    char device_name[72];                      /* "cpu", "sim:h200-8" */
 
     struct option table[CASE_OPTIONS_MAX]; /* behind case_group */
     int table_count;
@@ -88,7 +92,13 @@ struct timing_protocol case_timing_protocol(const struct case_options *options);
 /* More runnable threads than cores: times say more about the scheduler then. */
 bool case_oversubscribed(const struct case_options *options);
 
+/* --device sim: nothing is computed, and one pass gives every time. */
+bool case_simulates(const struct case_options *options);
+
+/* The limit of a rank's pinned host memory; 0 = none. */
+int64_t case_host_limit_bytes(const struct case_options *options);
+
 /* With --oom record an out-of-memory case is a row and no failure. */
 bool case_records_oom(const struct case_options *options);
 
-const char *case_device_name(const struct case_options *options); /* "cpu" */
+const char *case_device_name(const struct case_options *options); /* "cpu", "sim:h200-8" */

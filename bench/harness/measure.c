@@ -8,19 +8,35 @@
 
 struct report_of_rank {
     double time_s;
+    double machine_s[DEV_MACHINES_MAX]; /* of a simulated device */
     int64_t interrupted;
 };
 
-static int run_once(const struct rank *rank, const struct measure_body *body, double *time_s)
+static int machines_of(const struct rank *rank)
+{
+    return dev_is_simulated(rank->dev) ? dev_config(rank->dev)->machines : 0;
+}
+
+/* The time since `time_s`, in its place: from zeros first the clocks, then how far they went on. */
+static void read_machines(const struct rank *rank, double *time_s)
+{
+    for (int m = 0; m < machines_of(rank); m++)
+        time_s[m] = dev_clock_on_s(rank->dev, m) - time_s[m];
+}
+
+static int run_once(
+    const struct rank *rank, const struct measure_body *body, struct report_of_rank *mine)
 {
     if (body->prepare && body->prepare(body->context))
         return -1;
     if (dev_sync(rank->dev) != DEV_OK || comm_barrier(rank->comm))
         return -1;
     double start_s = dev_clock_s(rank->dev);
+    read_machines(rank, mine->machine_s);
     if (body->body(body->context) || dev_sync(rank->dev) != DEV_OK)
         return -1;
-    *time_s = dev_clock_s(rank->dev) - start_s;
+    mine->time_s = dev_clock_s(rank->dev) - start_s;
+    read_machines(rank, mine->machine_s);
     return body->finish ? body->finish(body->context) : 0;
 }
 
@@ -35,19 +51,34 @@ static void slowest_of(
     }
 }
 
+static void note_machines(
+    const struct rank *rank, const struct report_of_rank *all, struct case_result *result)
+{
+    if (rank->index || !result)
+        return;
+    result->machines = machines_of(rank);
+    for (int m = 0; m < result->machines; m++) {
+        result->machine_s[m] = all[0].machine_s[m];
+        for (int r = 1; r < rank->count; r++)
+            if (all[r].machine_s[m] > result->machine_s[m])
+                result->machine_s[m] = all[r].machine_s[m];
+    }
+}
+
 static int repeat(const struct rank *rank, const struct measure_body *body, struct timing *slowest,
     struct timing *own, struct report_of_rank *all)
 {
     bool interrupted = false;
     while (timing_more(slowest) && !(interrupted && slowest->count)) {
-        struct report_of_rank mine = {0, 0};
+        struct report_of_rank mine = {0};
         double time_s;
-        if (run_once(rank, body, &mine.time_s))
+        if (run_once(rank, body, &mine))
             return -1;
         mine.interrupted = interrupt_seen();
         if (comm_host_all_gather(rank->comm, &mine, all, sizeof mine))
             return -1;
         slowest_of(all, rank->count, &time_s, &interrupted);
+        note_machines(rank, all, body->machines);
         timing_add(slowest, time_s);
         timing_add(own, mine.time_s);
     }
@@ -117,8 +148,11 @@ int measure_passes(const struct rank *rank, enum measure_timed timed,
     struct case_result *result)
 {
     struct timed_passes t = {passes, timed};
-    struct measure_body body = {
-        .prepare = before_clock, .body = on_clock, .finish = after_clock, .context = &t};
+    struct measure_body body = {.prepare = before_clock,
+        .body = on_clock,
+        .finish = after_clock,
+        .context = &t,
+        .machines = result};
     struct timing slowest;
     if (timed == TIME_NOTHING)
         return 0;

@@ -15,6 +15,8 @@ struct measure_body {
     int (*body)(void *context);
     int (*finish)(void *context);
     void *context;
+    /* NULL, or where rank 0 puts the slowest rank's time on each machine of a simulated device. */
+    struct case_result *machines;
 };
 
 /* Collective over the ranks of rank->comm. Fills *slowest (timing_free), which is the same on every

@@ -128,6 +128,20 @@ bool options_given(const struct options *options, const char *name)
     return entry && entry->given;
 }
 
+void options_default_count(struct options *options, const char *name, int64_t value)
+{
+    struct option_entry *entry = options_find(options, name, strlen(name));
+    if (entry && !entry->given)
+        entry->values[0].count = entry->fallback.count = value;
+}
+
+void options_hide(struct options *options, const char *name)
+{
+    struct option_entry *entry = options_find(options, name, strlen(name));
+    if (entry)
+        entry->set = false;
+}
+
 int options_argument_count(const struct options *options)
 {
     return options->argument_count;

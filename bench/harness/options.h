@@ -135,6 +135,11 @@ bool options_next(struct options *options);
 void options_rewind(struct options *options);
 
 bool options_given(const struct options *options, const char *name);
+
+/* For what another option decides: the default of a count that was not given, and an option that
+ * has no part in any case. */
+void options_default_count(struct options *options, const char *name, int64_t value);
+void options_hide(struct options *options, const char *name);
 int options_argument_count(const struct options *options);
 const char *options_argument(const struct options *options, int index);
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "bench/harness/interrupt.h"
+#include "bench/harness/simulate.h"
 #include "bench/harness/units.h"
 #include "kernels/isa.h"
 #include "probe/host.h"
@@ -157,9 +158,10 @@ static void print_figures_of_family(struct report *report, const struct case_res
 static void print_header(struct report *report)
 {
     FILE *out = report->out;
-    fprintf(out, "%s %s on %s, %s kernels, %lld case%s\n", report->program->name, host_version(),
-        case_device_name(report->common), isa_name(isa_selected()), (long long)report->cases,
-        report->cases == 1 ? "" : "s");
+    bool simulated = case_simulates(report->common);
+    fprintf(out, "%s %s on %s, %s%s, %lld case%s\n", report->program->name, host_version(),
+        case_device_name(report->common), simulated ? "simulated" : isa_name(isa_selected()),
+        simulated ? "" : " kernels", (long long)report->cases, report->cases == 1 ? "" : "s");
     print_constants(report);
     if (report->oversubscribed)
         fprintf(out,
@@ -170,8 +172,8 @@ static void print_header(struct report *report)
             fprintf(out, "%*s  ", report->widths[i], heading(options_at(report->options, i)));
     }
     fprintf(out, "%-*s  %9s  %20s  %13s  %9s  %9s  %6s  %6s  ", report->impl_width,
-        "implementation", "time", "95 % of the median", "throughput", "peak", "increment", "saved",
-        "bound");
+        "implementation", "time", simulated ? "rates +-20 %" : "95 % of the median", "throughput",
+        "peak", "increment", "saved", "bound");
     for (int i = 0; i < figure_count(report); i++) {
         char text[TEXT_MAX];
         figure_heading(report, i, text);
@@ -313,7 +315,11 @@ static void print_figures(struct report *report, const struct case_result *resul
         struct timing_summary summary;
         timing_summarise(timing->samples_s, timing->count, &summary);
         units_seconds(summary.median_s, time, sizeof time);
-        if (timing->count < SAMPLES_FOR_INTERVAL)
+        double low_s, high_s;
+        simulate_range(result->machine_s, result->machines, &low_s, &high_s);
+        if (result->simulated)
+            units_seconds_range(low_s, high_s, interval, sizeof interval);
+        else if (timing->count < SAMPLES_FOR_INTERVAL)
             snprintf(interval, sizeof interval, "(%d sample%s)", timing->count,
                 timing->count == 1 ? "" : "s");
         else
@@ -533,6 +539,7 @@ int report_run(const struct case_options *common, struct options *options,
             report_failure(report, EXIT_ENVIRONMENT, "no memory for a case's result");
             break;
         }
+        result.simulated = case_simulates(common);
         run_case(context, report, &result);
         report_case(report, &result);
         case_result_free(&result);

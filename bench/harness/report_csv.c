@@ -3,12 +3,14 @@
 #include <math.h>
 #include <string.h>
 #include "bench/harness/report.h"
+#include "bench/harness/simulate.h"
 
 /* Holds one count per rank of 1024 ranks. */
 #define CSV_FIELD_MAX 24576
 
 static const char *const figure_columns =
     "status,reason,verdict,against,samples,median_s,q1_s,q3_s,ci95_low_s,ci95_high_s,"
+    "range_low_s,range_high_s,"
     "throughput,throughput_unit,tracked_peak_bytes,resident_bytes,increment_bytes,expected_bytes,"
     "bound_bytes,bound_share,saved_against_baseline,host_pinned_peak_bytes,rss_peak_bytes,"
     "logical_bytes,wire_bytes,messages";
@@ -84,10 +86,16 @@ static void put_time(FILE *out, const struct case_result *result)
     }
     put_int(out, timed ? time->count : ABSENT);
     put_real(out, summary.median_s);
-    put_real(out, summary.q1_s);
-    put_real(out, summary.q3_s);
-    put_real(out, summary.ci95_low_s);
-    put_real(out, summary.ci95_high_s);
+    bool measured = !result->simulated; /* a simulated time has a range and no spread */
+    put_real(out, measured ? summary.q1_s : NAN);
+    put_real(out, measured ? summary.q3_s : NAN);
+    put_real(out, measured ? summary.ci95_low_s : NAN);
+    put_real(out, measured ? summary.ci95_high_s : NAN);
+    double low_s = NAN, high_s = NAN;
+    if (timed && !measured)
+        simulate_range(result->machine_s, result->machines, &low_s, &high_s);
+    put_real(out, low_s);
+    put_real(out, high_s);
     put_real(out, rate);
     put_text(out, unit);
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "bench/harness/report.h"
+#include "bench/harness/simulate.h"
 #include "probe/record.h"
 
 static json_t *subobject(json_t *parent, const char *key)
@@ -61,15 +62,9 @@ static void record_check(json_t *record, const struct case_result *result)
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
-static void record_time(
-    json_t *record, const struct case_options *common, const struct case_result *result)
+static void record_measurement(json_t *record, const struct case_options *common,
+    const struct timing *time, const struct timing_summary *summary)
 {
-    const struct timing *time = &result->time;
-    struct timing_summary summary;
-    if (time->count < 1)
-        return;
-    timing_summarise(time->samples_s, time->count, &summary);
-    rec_str(record, "time.kind", result->simulated ? "simulated" : "measured");
     rec_str(record, "time.protocol.start", "barrier");
     rec_str(record, "time.protocol.caches", "warm");
     rec_bool(record, "time.protocol.oversubscribed", case_oversubscribed(common));
@@ -79,14 +74,42 @@ static void record_time(
     rec_real(record, "time.protocol.min_time_s", time->protocol.min_time_s);
     rec_real(record, "time.protocol.max_time_s", time->protocol.max_time_s);
     rec_real(record, "time.protocol.target_rel", time->protocol.target_rel);
-    rec_reals(record, "time.samples_s", time->samples_s, time->count);
-    rec_real(record, "time.median_s", summary.median_s);
-    rec_real(record, "time.q1_s", summary.q1_s);
-    rec_real(record, "time.q3_s", summary.q3_s);
-    double interval[2] = {summary.ci95_low_s, summary.ci95_high_s};
+    rec_real(record, "time.q1_s", summary->q1_s);
+    rec_real(record, "time.q3_s", summary->q3_s);
+    double interval[2] = {summary->ci95_low_s, summary->ci95_high_s};
     rec_reals(record, "time.ci95_s", interval, 2);
     rec_str(record, "time.stopped_by",
         time->stop == TIMING_RUNNING ? "interrupt" : timing_stop_name(time->stop));
+}
+
+/* The range, and the time on each machine by its name. */
+static void record_simulation(json_t *record, const struct case_result *result)
+{
+    char name[32];
+    double range[2];
+    json_t *machines = json_object();
+    simulate_range(result->machine_s, result->machines, &range[0], &range[1]);
+    rec_reals(record, "time.range_s", range, 2);
+    for (int m = 0; m < result->machines; m++)
+        set_real(machines, simulate_machine_name(m, name, sizeof name), result->machine_s[m]);
+    rec_json(record, "time.machines_s", machines);
+}
+
+static void record_time(
+    json_t *record, const struct case_options *common, const struct case_result *result)
+{
+    const struct timing *time = &result->time;
+    struct timing_summary summary;
+    if (time->count < 1)
+        return;
+    timing_summarise(time->samples_s, time->count, &summary);
+    rec_str(record, "time.kind", result->simulated ? "simulated" : "measured");
+    rec_reals(record, "time.samples_s", time->samples_s, time->count);
+    rec_real(record, "time.median_s", summary.median_s);
+    if (result->simulated)
+        record_simulation(record, result);
+    else
+        record_measurement(record, common, time, &summary);
     if (isfinite(result->work) && summary.median_s > 0) {
         char unit[64];
         snprintf(unit, sizeof unit, "%s/s", result->work_unit);

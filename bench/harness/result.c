@@ -98,7 +98,8 @@ const char *case_status_name(enum case_status status)
 
 const char *verdict_name(enum verdict verdict)
 {
-    static const char *const names[] = {"bitwise", "exact-input", "bounded", "off", "mismatch"};
+    static const char *const names[] = {
+        "bitwise", "exact-input", "bounded", "off", "simulated", "mismatch"};
     return names[verdict];
 }
 
@@ -120,7 +121,7 @@ enum verdict case_verdict(const struct case_result *result)
         if (own > verdict)
             verdict = own;
     }
-    return compared ? verdict : VERDICT_OFF;
+    return compared ? verdict : result->simulated ? VERDICT_SIMULATED : VERDICT_OFF;
 }
 
 int case_fullest_rank(const struct case_result *result, enum case_window_kind kind)

@@ -21,6 +21,7 @@ enum verdict {
     VERDICT_EXACT_INPUT,
     VERDICT_BOUNDED,
     VERDICT_OFF,
+    VERDICT_SIMULATED, /* there were no values to compare */
     VERDICT_MISMATCH
 };
 
@@ -82,6 +83,8 @@ struct case_result {
 
     struct timing time; /* the slowest rank's samples; count 0 = not timed */
     bool simulated;
+    int machines; /* that a simulated case ran on (bench/harness/simulate.h) */
+    double machine_s[DEV_MACHINES_MAX]; /* its time on each */
 
     double work;              /* of one repetition in `work_unit`s; NaN */
     const char *work_unit;    /* "FLOP": throughput is in FLOP/s */
@@ -128,7 +131,7 @@ const char *case_status_name(enum case_status status);
 const char *verdict_name(enum verdict verdict);           /* "bitwise", ... */
 const char *case_window_name(enum case_window_kind kind); /* "pass", "forward", "backward" */
 
-/* The weakest verdict of the tensors that were compared; off when none was. */
+/* The weakest verdict of the tensors that were compared; off or simulated when none was. */
 enum verdict case_verdict(const struct case_result *result);
 
 /* The rank with the highest peak in a window, the slowest rank; -1 when there is none. */

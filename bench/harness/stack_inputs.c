@@ -56,6 +56,11 @@ int stack_inputs_seeded(struct stack_inputs *inputs, const struct stack_shape *s
     return 0;
 }
 
+struct stack_inputs stack_inputs_none(const struct stack_shape *shape)
+{
+    return (struct stack_inputs){.shape = *shape, .total = stack_first_token(shape, shape->ranks)};
+}
+
 void stack_inputs_free(struct stack_inputs *inputs)
 {
     for (int t = 0; t < STACK_TENSORS; t++)

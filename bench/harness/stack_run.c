@@ -69,10 +69,11 @@ static void load_weight(struct on_rank *r, enum stack_tensor tensor)
         dev_alloc(dev, count * (int64_t)sizeof(float), LIVE_GRADIENTS, labels[tensor]);
 }
 
+/* NULL of no rows, as on a simulated device. */
 static void *rows_at(const struct stack_shape *shape, int rank, void *rows)
 {
-    return (char *)rows +
-           stack_first_token(shape, rank) * shape->hidden * dtype_bytes(shape->dtype);
+    int64_t row_bytes = shape->hidden * dtype_bytes(shape->dtype);
+    return rows ? (char *)rows + stack_first_token(shape, rank) * row_bytes : NULL;
 }
 
 static void point_layers(struct on_rank *r)

@@ -29,6 +29,8 @@ struct stack_inputs {
 /* 0, or -1 when memory is short. The shape's token list must outlive the inputs. */
 int stack_inputs_seeded(
     struct stack_inputs *inputs, const struct stack_shape *shape, uint64_t seed);
+/* Of a simulated device: no arrays. */
+struct stack_inputs stack_inputs_none(const struct stack_shape *shape);
 void stack_inputs_free(struct stack_inputs *inputs);
 int64_t stack_inputs_count(const struct stack_inputs *inputs, enum stack_tensor tensor);
 int64_t stack_first_token(const struct stack_shape *shape, int rank);

@@ -234,9 +234,11 @@ ARITH struct softmax_state softmax_empty(void)
     return empty;
 }
 
-/* The state of one segment: at most 1024 logits that begin on a multiple of 1024 from the shard's
- * start. Without logits, or with none above -inf, it is empty. A NaN makes both parts NaN; +inf
- * makes the sum NaN. */
+#define SOFTMAX_SEGMENT 1024
+
+/* The state of one segment: at most SOFTMAX_SEGMENT logits that begin on a multiple of it from the
+ * shard's start. Without logits, or with none above -inf, it is empty. A NaN makes both parts NaN;
+ * +inf makes the sum NaN. */
 ARITH struct softmax_state softmax_segment(const float *logits, int64_t count)
 {
     struct softmax_state state = {arith_row_max(logits, count), 0.0f};

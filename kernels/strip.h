@@ -10,7 +10,7 @@
 #include "device/device.h"
 #include "kernels/arith.h"
 
-#define VOCAB_SEGMENT 1024
+#define VOCAB_SEGMENT SOFTMAX_SEGMENT
 #define VOCAB_IGNORED (-100)
 
 /* Folds the strip's segments from the left into each row's state (max, sum), and picks up the

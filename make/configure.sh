@@ -133,12 +133,20 @@ tool PROVE prove prove 'make check; Debian: perl'
 tool CLANG_FORMAT clang-format clang-format 'make format'
 tool GNUPLOT gnuplot gnuplot plots
 
-if have python3 && python3 -c 'import matplotlib' 2>/dev/null; then
+# The first python3 may be one of the user's without matplotlib, the system's another (plots/draw.sh
+# looks in the same places).
+matplotlib=
+for python in ${PYTHON:-python3 /usr/bin/python3}; do
+    if matplotlib=$("$python" -c 'import matplotlib; print(matplotlib.__version__)' 2>/dev/null); then
+        break
+    fi
+done
+if [ -n "$matplotlib" ]; then
     variable MATPLOTLIB yes
-    report matplotlib "yes ($(python3 -c 'import matplotlib; print(matplotlib.__version__)'))"
+    report matplotlib "yes ($matplotlib, $python)"
 else
     variable MATPLOTLIB ""
-    report matplotlib 'no (python3 -c "import matplotlib" fails; needed for plots)'
+    report matplotlib 'no (no python3 can import it; needed for plots; Debian: python3-matplotlib)'
 fi
 
 if links mpfr.h 'mpfr_t x; mpfr_init2(x, 60); mpfr_clear(x)' -lmpfr -lgmp; then

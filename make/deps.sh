@@ -4,13 +4,15 @@
 #
 # Usage: make deps, or sh make/deps.sh on a machine without make.
 # Beside what is needed (a C compiler, make, prove, jansson, xxhash) it installs MPFR, for the
-# exhaustive proofs of `make check-full`, and OpenBLAS, for `make bench-peers`. CUDA, MPI and the
-# plotting programs are used where they are found (`make showconfig`) and never installed.
+# exhaustive proofs of `make check-full`, OpenBLAS, for `make bench-peers`, and gnuplot and matplotlib,
+# for the plots. CUDA and MPI are used where they are found (`make showconfig`) and never installed.
 set -eu
 
-debian='gcc g++ make perl git libjansson-dev libxxhash-dev libmpfr-dev libopenblas-dev'
-fedora='gcc gcc-c++ make perl-Test-Harness git jansson-devel xxhash-devel mpfr-devel openblas-devel'
-arch='gcc make perl git jansson xxhash mpfr openblas'
+debian='gcc g++ make perl git libjansson-dev libxxhash-dev libmpfr-dev libopenblas-dev gnuplot-nox
+    python3-matplotlib'
+fedora='gcc gcc-c++ make perl-Test-Harness git jansson-devel xxhash-devel mpfr-devel openblas-devel
+    gnuplot-minimal python3-matplotlib'
+arch='gcc make perl git jansson xxhash mpfr openblas gnuplot python-matplotlib'
 
 # missing QUERY... -- PACKAGE...: the packages for which QUERY PACKAGE fails.
 missing()

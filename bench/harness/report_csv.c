@@ -2,6 +2,7 @@
  * gave. A field that does not apply is empty. */
 #include <math.h>
 #include <string.h>
+#include "bench/harness/csv.h"
 #include "bench/harness/report.h"
 #include "bench/harness/simulate.h"
 
@@ -15,58 +16,17 @@ static const char *const figure_columns =
     "bound_bytes,bound_share,saved_against_baseline,host_pinned_peak_bytes,rss_peak_bytes,"
     "logical_bytes,wire_bytes,messages";
 
-/* Quotes a field that needs it. */
-static void put_text(FILE *out, const char *text)
-{
-    if (!text[strcspn(text, ",\"\r\n")]) {
-        fprintf(out, ",%s", text);
-        return;
-    }
-    fputs(",\"", out);
-    for (; *text; text++) {
-        if (*text == '"')
-            fputc('"', out);
-        fputc(*text, out);
-    }
-    fputc('"', out);
-}
-
-static void put_int(FILE *out, int64_t value)
-{
-    if (value == ABSENT)
-        fputc(',', out);
-    else
-        fprintf(out, ",%lld", (long long)value);
-}
-
-static void put_real(FILE *out, double value)
-{
-    if (isfinite(value))
-        fprintf(out, ",%.9g", value);
-    else
-        fputc(',', out);
-}
-
-/* With every digit of a byte count. */
-static void put_figure(FILE *out, double value)
-{
-    if (isfinite(value))
-        fprintf(out, ",%.15g", value);
-    else
-        fputc(',', out);
-}
-
 void report_csv_header(FILE *out, const struct options *options, const char *const *figures)
 {
     fputs("op,impl,device", out);
     for (int i = 0; i < options_count(options); i++) {
         const struct option *option = options_at(options, i);
         if (option->role == OPTION_CONFIG)
-            put_text(out, option->name);
+            csv_text(out, option->name);
     }
     fprintf(out, ",%s", figure_columns);
     for (int i = 0; figures && figures[i]; i++)
-        put_text(out, figures[i]);
+        csv_text(out, figures[i]);
     fputc('\n', out);
 }
 
@@ -84,20 +44,20 @@ static void put_time(FILE *out, const struct case_result *result)
             snprintf(unit, sizeof unit, "%s/s", result->work_unit);
         }
     }
-    put_int(out, timed ? time->count : ABSENT);
-    put_real(out, summary.median_s);
+    csv_int(out, timed ? time->count : ABSENT);
+    csv_real(out, summary.median_s);
     bool measured = !result->simulated; /* a simulated time has a range and no spread */
-    put_real(out, measured ? summary.q1_s : NAN);
-    put_real(out, measured ? summary.q3_s : NAN);
-    put_real(out, measured ? summary.ci95_low_s : NAN);
-    put_real(out, measured ? summary.ci95_high_s : NAN);
+    csv_real(out, measured ? summary.q1_s : NAN);
+    csv_real(out, measured ? summary.q3_s : NAN);
+    csv_real(out, measured ? summary.ci95_low_s : NAN);
+    csv_real(out, measured ? summary.ci95_high_s : NAN);
     double low_s = NAN, high_s = NAN;
     if (timed && !measured)
         simulate_range(result->machine_s, result->machines, &low_s, &high_s);
-    put_real(out, low_s);
-    put_real(out, high_s);
-    put_real(out, rate);
-    put_text(out, unit);
+    csv_real(out, low_s);
+    csv_real(out, high_s);
+    csv_real(out, rate);
+    csv_text(out, unit);
 }
 
 static void put_memory(FILE *out, const struct case_result *result, double saved)
@@ -105,15 +65,15 @@ static void put_memory(FILE *out, const struct case_result *result, double saved
     int fullest = case_fullest_rank(result, WINDOW_PASS);
     const struct case_rank *rank = fullest < 0 ? NULL : &result->ranks[fullest];
     const struct case_window *window = rank ? &rank->windows[WINDOW_PASS] : NULL;
-    put_int(out, rank ? window->peak.peak_bytes : ABSENT);
-    put_int(out, rank ? rank->resident_bytes : ABSENT);
-    put_int(out, rank ? case_increment_bytes(result, fullest, WINDOW_PASS) : ABSENT);
-    put_int(out, rank ? window->expected_bytes : ABSENT);
-    put_int(out, rank ? window->bound_bytes : ABSENT);
-    put_real(out, case_bound_share(result));
-    put_real(out, saved);
-    put_int(out, rank ? rank->host_pinned_peak_bytes : ABSENT);
-    put_int(out, result->rss_peak_bytes);
+    csv_int(out, rank ? window->peak.peak_bytes : ABSENT);
+    csv_int(out, rank ? rank->resident_bytes : ABSENT);
+    csv_int(out, rank ? case_increment_bytes(result, fullest, WINDOW_PASS) : ABSENT);
+    csv_int(out, rank ? window->expected_bytes : ABSENT);
+    csv_int(out, rank ? window->bound_bytes : ABSENT);
+    csv_real(out, case_bound_share(result));
+    csv_real(out, saved);
+    csv_int(out, rank ? rank->host_pinned_peak_bytes : ABSENT);
+    csv_int(out, result->rss_peak_bytes);
 }
 
 void report_csv_case(FILE *out, const struct options *options, const char *op, const char *impl,
@@ -122,24 +82,24 @@ void report_csv_case(FILE *out, const struct options *options, const char *op, c
     char text[CSV_FIELD_MAX];
     bool ok = result->status == CASE_OK;
     fputs(op, out);
-    put_text(out, impl);
-    put_text(out, device);
+    csv_text(out, impl);
+    csv_text(out, device);
     for (int i = 0; i < options_count(options); i++) {
         if (options_at(options, i)->role != OPTION_CONFIG)
             continue;
         options_text(options, i, text, sizeof text);
-        put_text(out, options_present(options, i) ? text : "");
+        csv_text(out, options_present(options, i) ? text : "");
     }
-    put_text(out, case_status_name(result->status));
-    put_text(out, result->reason);
-    put_text(out, ok ? verdict_name(case_verdict(result)) : "");
-    put_text(out, ok ? result->against : "");
+    csv_text(out, case_status_name(result->status));
+    csv_text(out, result->reason);
+    csv_text(out, ok ? verdict_name(case_verdict(result)) : "");
+    csv_text(out, ok ? result->against : "");
     put_time(out, result);
     put_memory(out, result, saved);
-    put_int(out, result->has_traffic ? result->traffic.logical_bytes : ABSENT);
-    put_int(out, result->has_traffic ? result->traffic.wire_bytes : ABSENT);
-    put_int(out, result->has_traffic ? result->traffic.messages : ABSENT);
+    csv_int(out, result->has_traffic ? result->traffic.logical_bytes : ABSENT);
+    csv_int(out, result->has_traffic ? result->traffic.wire_bytes : ABSENT);
+    csv_int(out, result->has_traffic ? result->traffic.messages : ABSENT);
     for (int i = 0; figures && figures[i]; i++)
-        put_figure(out, result->figures[i].value);
+        csv_figure(out, result->figures[i].value);
     fputc('\n', out);
 }

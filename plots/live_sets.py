@@ -1,0 +1,76 @@
+"""Bytes by live set over one pass, a panel for each implementation on common axes.
+
+Usage: live_sets.py CSV OUT     (OUT without extension; writes OUT.svg and OUT.png)
+"""
+
+import sys
+
+from style import in_order, look, plt, read, save, second_unit, unit_of
+
+
+def steps_of(lines):
+    """Times, and for each live set its bytes from each time on."""
+    times, sets = [], {}
+    for line in lines:
+        time = float(line["time_s"])
+        if not times or time > times[-1]:
+            times.append(time)
+            for values in sets.values():
+                values.append(values[-1])
+        values = sets.setdefault(line["live_set"], [0.0] * len(times))
+        values[-1] = float(line["bytes"])
+    return times, {name: values for name, values in sets.items() if any(values)}
+
+
+def draw_panel(axes, impl, kind, times, sets, end_s, units):
+    """One implementation: a stack of steps, and its peak."""
+    (bytes_unit, _), (seconds_unit, _) = units
+    x = [time * seconds_unit for time in times] + [end_s * seconds_unit]
+    base = [0.0] * len(x)
+    for name in in_order(sets):
+        values = sets[name] + sets[name][-1:]
+        top = [low + value / bytes_unit for low, value in zip(base, values)]
+        colour, hatch = look(name)
+        axes.fill_between(
+            x, base, top, step="post", facecolor=colour, hatch=hatch, edgecolor="#222222",
+            linewidth=0.4, linestyle="-" if kind == "measured" else "--", label=name,
+            gid=f"mark-{impl}-{name}",
+        )
+        base = top
+    peak = max(base)
+    axes.axhline(peak, color="#222222", linewidth=0.8, linestyle=":")
+    axes.set_title(f"{impl} ({kind} time), peak {peak:.4g} {units[0][1]}", fontsize=9, loc="left")
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    lines = read(sys.argv[1])
+    impls = list(dict.fromkeys((line["impl"], line["kind"]) for line in lines))
+    panels = [
+        (impl, kind, *steps_of([a for a in lines if (a["impl"], a["kind"]) == (impl, kind)]))
+        for impl, kind in impls
+    ]
+    most = max(sum(values) for *_, sets in panels for values in zip(*sets.values()))
+    longest_s = max(times[-1] for *_, times, _ in panels)
+    units = unit_of(most), second_unit(longest_s)
+    figure, all_axes = plt.subplots(
+        len(panels), 1, figsize=(8, 0.6 + 2.1 * len(panels)), sharex=True, sharey=True,
+        squeeze=False,
+    )
+    handles = {}
+    for axes, (impl, kind, times, sets) in zip(all_axes[:, 0], panels):
+        draw_panel(axes, impl, kind, times, sets, times[-1], units)
+        axes.set_ylabel(f"live bytes, {units[0][1]}")
+        handles.update(zip(*reversed(axes.get_legend_handles_labels())))
+    all_axes[0, 0].set_ylim(0, most / units[0][0] * 1.05)
+    all_axes[0, 0].set_xlim(0, longest_s * units[1][0])
+    all_axes[-1, 0].set_xlabel(f"time, {units[1][1]}")
+    figure.tight_layout()
+    names = in_order(handles)[::-1]
+    figure.legend([handles[name] for name in names], names, loc="center left",
+                  bbox_to_anchor=(1.0, 0.5), frameon=False, handleheight=1.4)
+    save(figure, sys.argv[2])
+
+
+main()

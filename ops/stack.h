@@ -58,6 +58,36 @@ struct stack_pool {
     int64_t boundaries;
 };
 
+struct stack;
+
+/* What a layer's forward leaves for its output and its backward: blocks of the device, and where
+ * the layer needs it something of its own. */
+#define STACK_KEPT_BLOCKS 12
+struct stack_kept {
+    void *block[STACK_KEPT_BLOCKS]; /* NULL where there is none */
+    void *state;
+};
+
+/* The arithmetic of the layers. The problem's own is stack_swiglu; a composed model brings others,
+ * and every way to treat boundaries serves them. All of it is enqueued on, or joined to, the main
+ * stream. */
+struct stack_steps {
+    /* x -> kept. Without `keep` nothing stays but what `output` needs. */
+    void (*hidden)(
+        struct stack *, int64_t layer, const void *x, bool keep, struct stack_kept *kept);
+    /* x, kept -> y. */
+    void (*output)(
+        struct stack *, int64_t layer, const void *x, const struct stack_kept *kept, void *y);
+    /* From dy: the layer's weight gradients, and s->dx, which may be dy itself. Blocks of `kept`
+     * may be written over; they are freed afterwards. */
+    void (*backward)(
+        struct stack *, int64_t layer, const void *x, const void *dy, struct stack_kept *kept);
+    /* Frees kept->state, which is not NULL. NULL = layers have none. */
+    void (*release)(struct stack *, struct stack_kept *kept);
+};
+
+extern const struct stack_steps stack_swiglu;
+
 /* One rank's part. The caller fills the first three groups; before each forward it also allocates
  * and fills `x`, which forward takes over: it is boundary 0. */
 struct stack {
@@ -66,6 +96,8 @@ struct stack {
     int rank;
 
     struct device *dev;
+    const struct stack_steps *steps; /* NULL = stack_swiglu */
+    void *steps_context;             /* theirs */
 
     /* resident, on the device */
     const struct stack_layer *layer;  /* [L], on the host */

@@ -3,20 +3,15 @@
 #pragma once
 #include "ops/stack.h"
 
-/* What a layer's forward leaves behind. */
-struct stack_kept {
-    void *n, *g, *u, *a;
-    float *r;
-};
-
-/* x -> n, r, g, u, a. Without `keep` only `a` stays: it takes g's block, the others are freed. */
+/* x -> what the output and, with `keep`, the backward needs. */
 void stack_layer_hidden(
     struct stack *s, int64_t layer, const void *x, bool keep, struct stack_kept *kept);
 
 /* The same with everything kept, counted as a recomputation. */
 void stack_layer_recompute(struct stack *s, int64_t layer, const void *x, struct stack_kept *kept);
 
-/* x, a -> y, in a new block: boundary layer + 1, or behind the last layer s->y. Returns it. */
+/* x and what was kept -> y, in a new block: boundary layer + 1, or behind the last layer s->y.
+ * Returns it. */
 void *stack_layer_output(
     struct stack *s, int64_t layer, const void *x, const struct stack_kept *kept);
 

@@ -222,6 +222,7 @@ extern "C" const struct dev_backend backend_cuda = {
     .record = cuda_record,
     .reach = cuda_reach,
     .clock_s = clock_s,
+    .machine_clock_s = NULL,
     .write = transfer,
     .read = transfer,
     .fetch = fetch,

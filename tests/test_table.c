@@ -70,18 +70,20 @@ static void test_expressions(void)
         {"[standard:memory.peak]/GiB", 1}, {"[ring whole=true : time.median_s]", 2.1},
         {"[ring whole=false : time.median_s]", NAN}, {"[absent : time.median_s] + 1", NAN},
         {"1 / 0", NAN}, {"low([ring ranks={n} : time.median_s])", 2.1},
-        {"high([ring ranks={n} : time.median_s] * 2)", 6}, {"{double} + 1", 9}};
+        {"high([ring ranks={n} : time.median_s] * 2)", 6}, {"{double} + 1", 9},
+        {"[{word} : time.median_s]", 2.1}};
     json_t *all = records(100);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct scratch_path path = scratch_path(&scratch, "table.txt");
         struct table table;
         struct table_value value;
         scratch_text(path.text,
-            "rows -\nranks\n4\nend\nwhere op=vocab\nover n 4,8\nlet double 2 * {ranks}\n");
+            "rows -\nranks\n4\nend\nwhere op=vocab\nover n 4,8\nlet double 2 * {ranks}\n"
+            "map word ranks 8=standard,4=ring\n");
         table_read(&table, path.text, message, sizeof message);
         if (!strstr(cases[i].expression, "{n}"))
             table.parts[0].where = "op=vocab ranks={ranks}";
-        struct table_view view = {.part = table.parts, .records = all, .decimals = -1};
+        struct table_view view = {.part = table.parts, .records = all};
         int status = table_evaluate(cases[i].expression, &view, &value, message, sizeof message);
         bool same = isnan(cases[i].value)
                         ? value.state == TABLE_ABSENT

@@ -11,6 +11,8 @@
  *   keep COLUMN A,B,...   of them only those whose cell is one of these
  *   name TEMPLATE         what a row is called
  *   let NAME EXPRESSION   one more cell of every row, a number
+ *   map NAME COLUMN A=B,...
+ *                         one more cell: B where the column says A, else what it says
  *   over NAME A,B,...     the values that low() and high() run over
  *   where SELECTORS       what every record of the part must have
  *   figure NAME | UNIT | PAPER | OURS | KIND
@@ -23,7 +25,7 @@
  * numbers, GiB, MiB, ms, {column}, + - * / and parentheses, low(...) and high(...), and
  * [SELECTORS : PATH], the number at that path of the one record that agrees with them. Kinds:
  *
- *   exact [T]       equal at the printed digits, or within T, or the table fails
+ *   exact [T]       equal at the printed digits, or within T; else the table fails
  *   memory [T]      bytes of our schedule; other bytes are no failure
  *   better [T]      the same, of the same live sets on both sides: fewer bytes are better
  *   time P          a time, or a figure made of times, within P percent
@@ -81,6 +83,10 @@ struct table_cell {
     const char *name, *text;
 };
 
+struct table_map {
+    const char *name, *column, *pairs;
+};
+
 struct table_part {
     char *text;           /* the rows' CSV, owned */
     const char **columns; /* owned, and so are the cells: rows x columns */
@@ -91,6 +97,8 @@ struct table_part {
     int value_count;
     struct table_cell *lets;
     int let_count;
+    struct table_map *maps;
+    int map_count;
     struct table_figure *figures;
     int figure_count;
 };
@@ -121,7 +129,7 @@ struct table_view {
     bool has_variants;     /* found: the figure follows the time of a simulated record */
     int variants;          /* found: how many there are */
     bool of_time;          /* found: the figure is made of times */
-    int decimals;          /* found: digits behind the point of the first cell; -1 = none met */
+    bool of_records;       /* found: a record of a device was read */
 };
 
 /* 0, or -1 with `error`: what cannot be read, or several records where one is meant. */
@@ -137,7 +145,7 @@ int table_expand(const char *template, struct table_view *view, char *text, int 
 struct table_outcome {
     char row[TABLE_TEXT];
     struct table_value paper, ours, low, high, measured;
-    int decimals;
+    int decimals; /* behind the point of the printed figure; -1 = it is computed from others */
     bool of_time;
     char text[TABLE_TEXT];          /* in place of ours: of order and crossing */
     char verdict[TABLE_TEXT];       /* in the words of INTERFACE: reproduced, better, ... */

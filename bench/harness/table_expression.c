@@ -32,6 +32,24 @@ static void skip_spaces(struct reader *r)
 
 /* ---- cells ---------------------------------------------------------------------------------- */
 
+static const char *cell_text(struct reader *r, const char *name, char *room, int size);
+
+/* Another word for what a cell says: the `to` behind "from=" in the map's pairs. */
+static const char *mapped(struct reader *r, const struct table_map *map, char *room, int size)
+{
+    const char *text = cell_text(r, map->column, room, size);
+    size_t length = text ? strlen(text) : 0;
+    for (const char *at = map->pairs; text && at && *at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (!strncmp(at, text, length) && at[length] == '=') {
+            snprintf(
+                room, (size_t)size, "%.*s", (int)strcspn(at + length + 1, ","), at + length + 1);
+            return room;
+        }
+    }
+    return text;
+}
+
 /* The text of a cell, by its column, as the value of low() and high(), or from a `let`, which may
  * use the ones before it; NULL when there is none. */
 static const char *cell_text(struct reader *r, const char *name, char *room, int size)
@@ -43,6 +61,9 @@ static const char *cell_text(struct reader *r, const char *name, char *room, int
     for (int c = 0; c < part->column_count; c++)
         if (!strcmp(part->columns[c], name))
             return view->row < 0 ? NULL : part->cells[view->row * part->column_count + c];
+    for (int i = 0; i < part->map_count; i++)
+        if (!strcmp(part->maps[i].name, name))
+            return mapped(r, &part->maps[i], room, size);
     for (int i = 0; i < part->let_count; i++) {
         if (strcmp(part->lets[i].name, name))
             continue;
@@ -89,10 +110,6 @@ static int cell_value(struct reader *r, struct table_value *value)
         value->state = TABLE_OOM;
     else if (units_parse_real(text, -1, &number) == UNITS_OK)
         *value = (struct table_value){TABLE_NUMBER, number};
-    if (value->state == TABLE_NUMBER && r->view->decimals < 0 && text != room) {
-        const char *point = strchr(text, '.');
-        r->view->decimals = point ? (int)strspn(point + 1, "0123456789") : 0;
-    }
     return 0;
 }
 
@@ -123,10 +140,21 @@ int table_expand(const char *template, struct table_view *view, char *text, int 
 
 /* ---- records -------------------------------------------------------------------------------- */
 
-static bool is_measured(const json_t *record)
+static const char *device_of(const json_t *record)
 {
     const char *device = json_string_value(json_object_get(record, "device"));
-    return device && !strncmp(device, "cuda", 4);
+    return device ? device : "";
+}
+
+static bool is_arithmetic(const json_t *record)
+{
+    return !strcmp(device_of(record), "none");
+}
+
+/* Records of a GPU stand on the measured side, all others on ours; arithmetic on both. */
+static bool is_visible(const json_t *record, bool measured)
+{
+    return is_arithmetic(record) || measured == !strncmp(device_of(record), "cuda", 4);
 }
 
 static bool agrees(const json_t *value, const char *wanted)
@@ -141,6 +169,8 @@ static bool agrees(const json_t *value, const char *wanted)
     }
     if (json_is_boolean(value))
         return !strcmp(wanted, json_is_true(value) ? "true" : "false");
+    if (!value) /* a flag that was not given */
+        return !strcmp(wanted, "false");
     return json_is_string(value) && !strcmp(wanted, json_string_value(value));
 }
 
@@ -175,7 +205,7 @@ static int find_record(struct reader *r, const char *selectors, const json_t **r
     *record = NULL;
     for (size_t i = 0; i < json_array_size(r->view->records); i++) {
         const json_t *candidate = json_array_get(r->view->records, i);
-        if (is_measured(candidate) != r->view->measured || !selected(candidate, selectors))
+        if (!is_visible(candidate, r->view->measured) || !selected(candidate, selectors))
             continue;
         if (*record &&
             !(json_equal(
@@ -184,6 +214,7 @@ static int find_record(struct reader *r, const char *selectors, const json_t **r
             return fail(r, "more than one record agrees", selectors);
         *record = candidate;
     }
+    r->view->of_records |= *record && !is_arithmetic(*record);
     return 0;
 }
 

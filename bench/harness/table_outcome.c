@@ -46,7 +46,7 @@ static int evaluate(const struct evaluator *e, const char *expression, struct ta
 
 static struct table_view view_of(const struct evaluator *e, int row)
 {
-    return (struct table_view){.part = e->part, .row = row, .records = e->records, .decimals = -1};
+    return (struct table_view){.part = e->part, .row = row, .records = e->records};
 }
 
 /* Ours on the machine as it is, and on its variants. */
@@ -69,7 +69,22 @@ static int evaluate_ours(const struct evaluator *e, int row, struct table_outcom
     }
     view = view_of(e, row);
     view.measured = true;
-    return evaluate(e, e->figure->ours, &view, &o->measured);
+    int status = evaluate(e, e->figure->ours, &view, &o->measured);
+    if (!view.of_records) /* arithmetic on the row alone measures nothing */
+        o->measured.state = TABLE_ABSENT;
+    return status;
+}
+
+/* Digits behind the point of a figure as it is printed; -1 for what is computed from several. */
+static int printed_decimals(const char *paper, struct table_view *view)
+{
+    char text[TABLE_TEXT], error[TABLE_TEXT];
+    if (!paper || paper[0] != '{' || paper[strcspn(paper, "}")] != '}' ||
+        paper[strcspn(paper, "}") + 1] ||
+        table_expand(paper, view, text, sizeof text, error, sizeof error))
+        return -1;
+    const char *point = strchr(text, '.');
+    return point && !strchr(text, 'e') ? (int)strspn(point + 1, "0123456789") : 0;
 }
 
 static int evaluate_row(const struct evaluator *e, int row, struct table_outcome *o)
@@ -78,7 +93,7 @@ static int evaluate_row(const struct evaluator *e, int row, struct table_outcome
     if (table_expand(e->part->name, &view, o->row, sizeof o->row, e->error, e->size) ||
         evaluate(e, e->figure->paper, &view, &o->paper) || evaluate_ours(e, row, o))
         return -1;
-    o->decimals = view.decimals < 0 ? 3 : view.decimals;
+    o->decimals = printed_decimals(e->figure->paper, &view);
     return 0;
 }
 
@@ -101,8 +116,9 @@ static bool same_digits(
     char paper[64], ours[64];
     if (value->state != o->paper.state || value->state != TABLE_NUMBER)
         return value->state == o->paper.state && value->state == TABLE_OOM;
-    snprintf(paper, sizeof paper, "%.*f", o->decimals, o->paper.value);
-    snprintf(ours, sizeof ours, "%.*f", o->decimals, value->value);
+    int decimals = o->decimals < 0 ? 3 : o->decimals;
+    snprintf(paper, sizeof paper, "%.*f", decimals, o->paper.value);
+    snprintf(ours, sizeof ours, "%.*f", decimals, value->value);
     return !strcmp(paper, ours) || fabs(value->value - o->paper.value) <= within;
 }
 
@@ -166,6 +182,8 @@ static int judge_time(const struct evaluator *e, struct table_outcome *o)
                           fabs(value->value / o->paper.value - 1) <= percent / 100 + 1e-12;
     if (value->state == TABLE_ABSENT)
         not_run(o, "");
+    else if (o->paper.state == TABLE_ABSENT)
+        say(o, "-");
     else if (near)
         say(o, measured ? "reproduced" : "model agrees");
     else
@@ -327,7 +345,6 @@ static int outcome_crossing(const struct evaluator *e, struct table_outcome *o, 
     snprintf(cell, sizeof cell, "{%s}", column);
     if (column_of(e, 0, false, ours, NULL, &variants))
         return -1;
-    snprintf(o->text, sizeof o->text, "never");
     say(o, "-");
     for (int row = 0; row + 1 < rows; row++) {
         char text[2][64];
@@ -339,9 +356,12 @@ static int outcome_crossing(const struct evaluator *e, struct table_outcome *o, 
                 return -1;
         double from = log(strtod(text[0], &end)), to = log(strtod(text[1], &end));
         double part = (level - ours[row]) / (ours[row + 1] - ours[row]);
-        snprintf(o->text, sizeof o->text, "at %.3g", exp(from + part * (to - from)));
-        return 0;
+        size_t used = strlen(o->text);
+        snprintf(o->text + used, sizeof o->text - used, "%s%.3g", used ? ", " : "at ",
+            exp(from + part * (to - from)));
     }
+    if (!o->text[0])
+        snprintf(o->text, sizeof o->text, "never");
     return 0;
 }
 

@@ -29,12 +29,31 @@ static const char *value_text(
     return text;
 }
 
-/* Our figures may be finer than the printed ones, never coarser than three digits. */
+/* Digits behind the point that make four significant ones; none of a whole number. */
+static int decimals_of(const struct table_value *value)
+{
+    double size = fabs(value->value);
+    if (value->state != TABLE_NUMBER || value->value == floor(value->value))
+        return 0;
+    return size >= 100 ? 1 : size >= 10 ? 2 : 3;
+}
+
+static int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* The printed figure as it is printed. */
+static int paper_decimals(const struct table_outcome *o)
+{
+    return o->decimals < 0 ? decimals_of(&o->paper) : o->decimals;
+}
+
+/* Ours may be finer, never coarser. */
 static int own_decimals(const struct table_outcome *o)
 {
-    double size = fabs(o->ours.state == TABLE_NUMBER ? o->ours.value : o->measured.value);
-    int needed = size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
-    return o->decimals > needed ? o->decimals : needed;
+    int own = larger(decimals_of(&o->ours), decimals_of(&o->measured));
+    return larger(larger(own, o->decimals), decimals_of(&o->low));
 }
 
 static bool has_range(const struct table_outcome *o)
@@ -64,8 +83,9 @@ static void print_line(const struct table_outcome *o, int width)
             range, sizeof range, "%.*f..%.*f", decimals, o->low.value, decimals, o->high.value);
     difference_text(o, difference, sizeof difference);
     printf("    %-*s  %9s  %14s  %-17s  %9s  %10s  %s\n", width, o->row,
-        value_text(&o->paper, o->decimals, paper, sizeof paper), o->text[0] ? o->text : ours, range,
-        value_text(&o->measured, decimals, measured, sizeof measured), difference, o->verdict);
+        value_text(&o->paper, paper_decimals(o), paper, sizeof paper), o->text[0] ? o->text : ours,
+        range, value_text(&o->measured, decimals, measured, sizeof measured), difference,
+        o->verdict);
 }
 
 static void print_heading(const struct table_figure *figure, int width)

@@ -266,6 +266,17 @@ static int add_let(struct reader *r, struct table_part *part, char *rest)
     return let->text ? 0 : fail(r, let->name, "let NAME EXPRESSION");
 }
 
+static int add_map(struct reader *r, struct table_part *part, char *rest)
+{
+    struct table_map *map = add(&part->maps, &part->map_count, sizeof *part->maps);
+    if (!map)
+        return no_memory(r);
+    map->name = cut(&rest, ' ');
+    map->column = cut(&rest, ' ');
+    map->pairs = rest ? trimmed(rest) : NULL;
+    return map->pairs ? 0 : fail(r, map->name, "map NAME COLUMN A=B,...");
+}
+
 /* ---- lines ---------------------------------------------------------------------------------- */
 
 static int read_part_line(struct reader *r, const char *word, char *rest)
@@ -278,6 +289,8 @@ static int read_part_line(struct reader *r, const char *word, char *rest)
         return keep_rows(r, part, rest);
     if (!strcmp(word, "let"))
         return add_let(r, part, rest);
+    if (!strcmp(word, "map"))
+        return add_map(r, part, rest);
     if (!strcmp(word, "over"))
         return add_values(r, part, rest);
     if (!strcmp(word, "figure"))
@@ -289,7 +302,7 @@ static int read_part_line(struct reader *r, const char *word, char *rest)
     else if (!strcmp(word, "where"))
         part->where = rest;
     else
-        return fail(r, word, "title, note, rows, keep, name, let, over, where, figure or why");
+        return fail(r, word, "title, note, rows, keep, name, let, map, over, where, figure or why");
     return 0;
 }
 
@@ -341,6 +354,7 @@ static void free_part(struct table_part *part)
         free(part->figures[f].reasons);
     free(part->figures);
     free(part->lets);
+    free(part->maps);
     free(part->values);
     free(part->cells);
     free(part->columns);

@@ -201,6 +201,12 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT) $(LIB)
 	@mkdir -p $(@D)
 	$(call run,link,$@,$(LINK))
 
+# A program of the suite with one call tampered with; tests/tables.t runs it.
+TAMPERED := $(B)/tests/vocab_one_byte
+$(B)/tests/vocab_one_byte: $(B)/obj/tests/vocab_one_byte.o $(B)/obj/bench/vocab.o $(LIB)
+	@mkdir -p $(@D)
+	$(call run,link,$@,$(LINK))
+
 $(SLOW_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(if $(MPFR_LIBS),-DHAVE_MPFR)
 $(SLOW_TESTS): MORE_LIBS := $(MPFR_LIBS)
 
@@ -213,6 +219,7 @@ $(PEERS): $(PEER_SRC:%.c=$(B)/obj/%.o) $(LIB)
 # The calls that these tests make fail or tamper with.
 $(B)/tests/test_moe_faults: MORE_LIBS := $(foreach call,dev_wait dev_alloc comm_exchange add_f32 \
 	moe_layout_index,-Wl$(comma)--wrap=$(call))
+$(B)/tests/vocab_one_byte: MORE_LIBS := -Wl$(comma)--wrap=dev_alloc $(if $(CUDA_FOUND),$(CUDA_LIBS))
 $(B)/tests/test_stack: MORE_LIBS := $(foreach call,dev_wait dev_copy_h2d dev_copy_d2h, \
 	-Wl$(comma)--wrap=$(call))
 $(B)/tests/test_probe_failures: MORE_LIBS := $(foreach call,malloc calloc reallocarray strdup pread \
@@ -262,7 +269,7 @@ endif
 
 lib: $(LIB)
 programs: $(BIN)
-tests: $(TESTS) $(EMU_TESTS)
+tests: $(TESTS) $(EMU_TESTS) $(if $(ONLY),,$(TAMPERED))
 peers: $(if $(OPENBLAS_LIBS),$(PEERS))
 
 RUN_TESTS = BUILDDIR='$(B)' CC='$(CC)' $(if $(PROVE),prove,$(error prove not found (Debian: perl); run 'make deps')) \

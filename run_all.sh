@@ -352,16 +352,6 @@ measure_dispatch()
         --json "$run/records/dispatch.jsonl"
 }
 
-# Plans at the paper's shapes are replayed: nothing is moved.
-plan_dispatch()
-{
-    local table
-    for table in table_07 table_08; do
-        BUILDDIR=$build quiet "${table/_/ }" "$table" "bench/tables/$table.sh" &&
-            cp "$run/logs/$table.log" "$run/tables/$table.txt"
-    done
-}
-
 # ---- checkpoint --------------------------------------------------------------------------------------
 
 # Layers, tokens and widths; and host budgets of nothing, a few boundaries, all of them.
@@ -385,13 +375,6 @@ measure_checkpoint()
         shown "checkpoint, launch $launch" "tables/checkpoint-$launch.txt" "${checkpoint[@]}" \
             --impl all "${shape[@]}" "${limits[@]}" --json "$run/records/checkpoint.jsonl"
     done
-}
-
-# Sets and bytes at the paper's shape need no storage.
-plan_checkpoint()
-{
-    BUILDDIR=$build quiet 'tables 3, 12 and 13' table_03_12 bench/tables/table_03_12.sh &&
-        cp "$run/logs/table_03_12.log" "$run/tables/table_03_12.txt"
 }
 
 # ---- optimizer ---------------------------------------------------------------------------------------
@@ -430,8 +413,17 @@ plan_optimizer()
     quiet 'optimizer, closed forms' optimizer-plan "$build/bin/optimizer" --plan \
         --impl offload-stream --model gpt-oss-20b --world 8 --whole-tensors --slots '2,3' \
         --bucket '100e6,150e6,200e6,250e6' --json "$run/records/optimizer-plan.jsonl"
-    BUILDDIR=$build quiet 'tables 4 and 14' table_04_14 bench/tables/table_04_14.sh &&
-        cp "$run/logs/table_04_14.log" "$run/tables/table_04_14.txt"
+}
+
+# ---- tables of the papers, at full shape on the simulated device -------------------------------------
+
+tables_of()
+{
+    local table
+    for table in "$@"; do
+        BUILDDIR=$build quiet "${table/_/ }" "$table" "bench/tables/$table.sh" \
+            --save "$run/tables/records" && cp "$run/logs/$table.log" "$run/tables/$table.txt"
+    done
 }
 
 # ---- all of it ---------------------------------------------------------------------------------------
@@ -448,18 +440,20 @@ run_gates
 if wanted vocab; then
     plan_vocab
     measure_vocab
+    tables_of table_02 table_10 table_11
 fi
 if wanted dispatch; then
-    plan_dispatch
     measure_dispatch
+    tables_of table_06 table_07 table_08 table_09 figure_08
 fi
 if wanted checkpoint; then
-    plan_checkpoint
     measure_checkpoint
+    tables_of table_03_12
 fi
 if wanted optimizer; then
     plan_optimizer
     measure_optimizer
+    tables_of table_04_14 figure_05
 fi
 echo
 if compgen -G "$run/records/*.jsonl" >/dev/null; then

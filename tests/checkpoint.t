@@ -65,5 +65,5 @@ gives 0 'closed form' 'a plan' --plan --impl all
 gives 2 'got 2 counts, allowed 1 (--ranks)' 'a wrong number of counts' --tokens-per-rank 1,2
 gives 2 'host-budget' 'a budget that nothing takes' --impl resident --host-budget 1M
 BUILDDIR=${BUILDDIR:-build} bench/tables/table_03_12.sh >"$folder/table" 2>&1
-ok $? 'tables 3, 12 and 13 equal the paper'
+ok $? 'Tables 3 and 12: sets, logical and pinned bytes equal the paper'
 echo "1..$count"

@@ -5,7 +5,6 @@ set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/bin" "$folder/build/bin"
-built=$(cd "${BUILDDIR:-build}" && pwd)
 export RUNS=$folder/runs BUILDDIR=$folder/build PATH=$folder/bin:$PATH
 count=0
 
@@ -50,48 +49,18 @@ echo 'a line of the table'
 exit "${VOCAB_STATUS:-0}"
 END
 
-# The same for its own family; with --csv, what the paper prints in place of a plan.
-program "$folder/build/bin/optimizer" <<'END'
-case " $* " in
-*' --csv '*)
-    awk -F, 'BEGIN { print "bucket,slots,buckets,largest_bucket,staging_bytes,overlap,eq_5_s,floor_s" }
-        /^[0-9]/ { printf "%d,%d,%d,%d,%.0f,,,\n", $1, $2, $3, $4, $6 * 1073741824 }' \
-        results/paper/table_04_14.csv
-    exit 0
-    ;;
-esac
+for name in optimizer dispatch checkpoint replay; do
+    program "$folder/build/bin/$name" <<'END'
 while [ $# -gt 0 ]; do
     [ "$1" != --json ] || echo '{"schema":1}' >>"$2"
     shift
 done
 echo 'a line of the table'
 END
-
-program "$folder/build/bin/dispatch" <<'END'
-while [ $# -gt 0 ]; do
-    [ "$1" != --json ] || echo '{"schema":1}' >>"$2"
-    shift
 done
-echo 'a line of the table'
+program "$folder/build/bin/tabulate" <<'END'
+echo 'a table of the paper'
 END
-# As the optimizer's: what the paper prints in place of a plan, at the ceiling of its rounding.
-program "$folder/build/bin/checkpoint" <<'END'
-case " $* " in
-*' --csv '*)
-    awk -F, 'BEGIN { print "host-budget,set,offloaded_bytes,host_peak_bytes,overlap" }
-        $2 ~ /^[0-9]/ { printf "%.0f,%d,%.0f,%.0f,\n", ($1 == "full" ? 64 : $1) * 1073741824, $2,
-            $5 * 1073741824, $6 * 1073741824 }' results/paper/table_03_12.csv
-    exit 0
-    ;;
-esac
-while [ $# -gt 0 ]; do
-    [ "$1" != --json ] || echo '{"schema":1}' >>"$2"
-    shift
-done
-echo 'a line of the table'
-END
-# Tables 7 and 8 replay plans; this one does so too.
-ln -s "$built/bin/replay" "$folder/build/bin/replay"
 
 # gives STATUS WORDS NAME COMMAND...
 gives()

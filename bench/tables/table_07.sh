@@ -1,44 +1,36 @@
 #!/bin/sh
-# Table 7, chunk counts: how many chunks a token budget of 4096, at most 10, makes of a rank's tokens.
-# Eq. 1 alone, so it must equal the printed figures; nothing is run and no device is needed. The
-# table's speedups and savings are measurements and not here.
+# Table 7: a ladder of batch sizes. How many chunks a token budget of 4096, at most 10, makes of a
+# rank's tokens is Eq. 1 alone and must equal the printed figures; what they cost and save against LLEP
+# is printed as a range over routings that the paper does not name: here they are Table 6's.
 #
-# Usage: bench/tables/table_07.sh     (BUILDDIR names the build folder; default build)
-# Exit status: 0 all figures equal the printed ones, 1 one differs, 3 something is missing.
-set -u
-cd "$(dirname "$0")/../.." || exit 3
-replay=${BUILDDIR:-build}/bin/replay
-printed=results/paper/table_07.csv
-[ -x "$replay" ] || { echo "table_07.sh: $replay is missing; run make" >&2; exit 3; }
-[ -r "$printed" ] || { echo "table_07.sh: $printed is missing" >&2; exit 3; }
+# Usage: bench/tables/table_07.sh [OPTION]...
+. "$(dirname "$0")/common.sh"
 
-tokens=$(awk -F, '/^[0-9]/ { printf "%s%s", comma, $1; comma = "," }' "$printed")
-ours=$("$replay" --csv --ranks 8 --tokens "$tokens" --experts 128 --topk 8 --chunk-budget 4096 \
-    --max-chunks 10) || exit 3
+shape='--ranks 8 --tokens 128,1K,8K,32K,64K,128K --experts 128 --topk 8'
+routings=balanced,30/16,50/16,80/16,95/16,30/4,50/4
+layer="--routing $routings --hidden 7168 --ffn 2048 --dtype bf16 --pass forward"
+plan replay $shape --chunk-budget 4096 --max-chunks 10
+run dispatch $shape $layer --impl llep,pipelined-llep --chunk-budget 4096 --max-chunks 10
+run dispatch $shape $layer --impl pipelined-llep --chunk-count 10
 
-{
-    awk -F, '/^[0-9]/ { print "printed", $1, $2 }' "$printed"
-    echo "$ours" | awk -F, '
-        NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
-        { print "ours", $column["tokens"], $column["chunk_count"], $column["chunk_tokens"] }'
-} | awk '
-    $1 == "printed" { order[++rows] = $2; printed[$2] = $3 }
-    $1 == "ours" { count[$2] = $3; chunk[$2] = $4 }
-    END {
-        print "Table 7, chunks of a token budget of 4096, at most 10"
-        print ""
-        print "  tokens per rank   paper   ours     tokens of a chunk"
-        for (r = 1; r <= rows; r++) {
-            tokens = order[r]
-            same = printed[tokens] == count[tokens]
-            differing += !same
-            printf "  %15d   %5d   %4s %s  %17s\n", tokens, printed[tokens], count[tokens],
-                same ? " =" : "!=", chunk[tokens]
-        }
-        print ""
-        if (differing || !rows) {
-            printf "%d of %d rows differ from the paper\n", differing, rows
-            exit 1
-        }
-        printf "all %d rows equal the paper\n", rows
-    }'
+tabulate <<'END'
+title Table 7: batch sizes, a budget of 4096 tokens (K at most 10) against a fixed K = 10; H = 7168, F = 2048
+
+rows results/paper/table_07.csv
+name N = {tokens_per_rank}
+where op=replay tokens={tokens_per_rank}
+figure chunks | | {chunks_from_budget} | [chunk_budget=4096 : figures.chunk_count] | exact
+
+rows results/paper/table_07.csv
+name N = {tokens_per_rank}
+over routing balanced,30/16,50/16,80/16,95/16,30/4,50/4
+where op=dispatch tokens={tokens_per_rank}
+figure budget: LLEP over pipelined-llep, time, lowest | | {budget_speedup_low} | low([llep routing={routing} : time.median_s] / [pipelined-llep chunk_budget=4096 routing={routing} : time.median_s]) | time 25
+figure budget: LLEP over pipelined-llep, time, highest | | {budget_speedup_high} | high([llep routing={routing} : time.median_s] / [pipelined-llep chunk_budget=4096 routing={routing} : time.median_s]) | time 25
+figure budget: peak saved, least | % | {budget_saved_pct_low} | low(100 * (1 - [pipelined-llep chunk_budget=4096 routing={routing} : memory.tracked_peak_bytes] / [llep routing={routing} : memory.tracked_peak_bytes])) | memory
+figure budget: peak saved, most | % | {budget_saved_pct_high} | high(100 * (1 - [pipelined-llep chunk_budget=4096 routing={routing} : memory.tracked_peak_bytes] / [llep routing={routing} : memory.tracked_peak_bytes])) | memory
+figure K = 10: LLEP over pipelined-llep, time, lowest | | {fixed_speedup_low} | low([llep routing={routing} : time.median_s] / [pipelined-llep chunk_count=10 routing={routing} : time.median_s]) | time 25
+figure K = 10: LLEP over pipelined-llep, time, highest | | {fixed_speedup_high} | high([llep routing={routing} : time.median_s] / [pipelined-llep chunk_count=10 routing={routing} : time.median_s]) | time 25
+figure K = 10: peak saved, least | % | {fixed_saved_pct_low} | low(100 * (1 - [pipelined-llep chunk_count=10 routing={routing} : memory.tracked_peak_bytes] / [llep routing={routing} : memory.tracked_peak_bytes])) | memory
+figure K = 10: peak saved, most | % | {fixed_saved_pct_high} | high(100 * (1 - [pipelined-llep chunk_count=10 routing={routing} : memory.tracked_peak_bytes] / [llep routing={routing} : memory.tracked_peak_bytes])) | memory
+END

@@ -1,0 +1,48 @@
+#!/bin/sh
+# Every table and figure of the papers that has a script here, beside our figures of it.
+#
+# Usage: bench/tables/all.sh [--device sim[:PROFILE]|cuda] [--csv] [--save FOLDER] [--from FOLDER]
+#
+# The options are those of the scripts, which run as many at a time as there are cores (one at a time
+# with --device cuda). Figure 2 plots Table 6 and has no lines of its own.
+#
+# Exit status: 0 all tables are printed and what shapes alone decide equals the printed digits; else the
+# highest of the scripts'.
+set -u
+here=$(dirname "$0")
+tables='table_02 table_03_12 table_04_14 table_06 table_07 table_08 table_09 table_10 table_11 table_13
+    figure_05 figure_08 links'
+jobs=$(nproc 2>/dev/null || echo 1)
+csv=''
+for word in "$@"; do
+    case $word in
+    --help)
+        sed -n '2,/^[^#]/s/^#\( \|$\)//p' "$0"
+        exit 0
+        ;;
+    --csv) csv=yes ;;
+    cuda | --device=cuda) jobs=1 ;;
+    esac
+done
+folder=$(mktemp -d) || exit 3
+trap 'rm -rf "$folder"' EXIT
+trap 'kill 0; exit 130' INT TERM
+
+for table in $tables; do
+    echo "$table"
+done | xargs -P "$jobs" -I TABLE sh -c '
+    folder=$1 here=$2 table=$3
+    shift 3
+    "$here/$table.sh" "$@" >"$folder/$table.txt" 2>"$folder/$table.err"
+    echo $? >"$folder/$table.status"' sh "$folder" "$here" TABLE "$@"
+
+highest=0 first=1
+for table in $tables; do
+    [ -n "$csv" ] || [ "$first" = 1 ] || printf '\n\n'
+    if [ -n "$csv" ] && [ "$first" = 0 ]; then sed 1d "$folder/$table.txt"; else cat "$folder/$table.txt"; fi
+    cat "$folder/$table.err" >&2
+    first=0
+    status=$(cat "$folder/$table.status")
+    [ "$status" -le "$highest" ] || highest=$status
+done
+exit "$highest"

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Table 11: forward latency of the vocabulary projection at the shape of Table 10. The standard column
+# set the profile's FP32 rate; what the ring costs on top of it is a prediction.
+#
+# Usage: bench/tables/table_11.sh [OPTION]...
+. "$(dirname "$0")/common.sh"
+
+run vocab --impl materialized,ring-dtp --ranks 4,8 --tokens 16K --hidden 7168 --vocab 200000 \
+    --pass forward
+
+tabulate <<'END'
+title Table 11: forward latency of the vocabulary projection, N = 16384, H = 7168, V = 200000, FP32
+
+rows results/paper/table_11.csv
+name P = {ranks}
+where op=vocab ranks={ranks} pass=forward
+figure standard | ms | {standard_ms} | [materialized : time.median_s] / ms | fitted
+figure ring-dtp | ms | {ring_dtp_ms} | [ring-dtp : time.median_s] / ms | time 10
+figure ring-dtp over standard | | {ring_dtp_ms} / {standard_ms} | [ring-dtp : time.median_s] / [materialized : time.median_s] | relation <1.051
+END

@@ -283,6 +283,8 @@ static int stage_figures(const struct program_state *p, const struct sizes *s,
 {
     char text[32];
     struct overlap overlap, scan;
+    if (trace_lost(trace))
+        return 0;
     if (overlap_measure(trace, 0, kernel_adamw.name, &overlap) ||
         overlap_measure(trace, 0, kernel_gradient_scan.name, &scan))
         return -1;

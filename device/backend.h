@@ -105,6 +105,12 @@ struct dev_backend {
     /* Blocks until the stream has reached the ticket. */
     void (*reach)(struct stream *stream, int64_t ticket);
 
+    /* All streams are done. NULL where there is nothing to do then. */
+    void (*settle)(struct device *dev);
+
+    /* dev_phase; NULL where nobody looks on. */
+    void (*phase)(struct device *dev, const char *name);
+
     double (*clock_s)(struct device *dev); /* all streams are done */
 
     /* dev_clock_on_s; NULL where there is one clock. */

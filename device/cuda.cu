@@ -35,7 +35,9 @@ static enum dev_status find_gpu(
 static void close_cuda(struct device *dev)
 {
     struct cuda *cuda = cuda_of(dev);
+    cuda_nvtx_phase(dev, NULL);
     if (cuda_use(dev)) {
+        cuda_trace_close(dev);
         cuda_memory_close(dev);
         for (int i = 0; i < cuda->spare_count; i++)
             CUDA_DO(dev, cudaEventDestroy(cuda->spare_events[i]));
@@ -74,17 +76,31 @@ static enum dev_status open_cuda(struct device *dev, char *error, int size)
 /* ---- kernels ----------------------------------------------------------------------------------
  */
 
+/* Whether the launch starts anything: one on nothing leaves no record behind. */
+static bool is_work(const struct kernel *kernel, const void *args)
+{
+    struct kernel_cost cost = {};
+    if (!kernel->cost)
+        return true;
+    kernel->cost(args, &cost);
+    return cost.flops > 0 || cost.bytes > 0;
+}
+
 static void launch(struct stream *stream, const struct dev_operation *operation)
 {
     const struct kernel *kernel = operation->launch.kernel;
+    const void *args = operation->launch.args;
     struct device *dev = stream->dev;
     char what[96];
     if (!kernel->cuda) {
         dev_fail(dev, DEV_FAILED, "kernel '%s' is not written for CUDA", kernel->name);
         return;
     }
-    cudaError_t error =
-        (cudaError_t)kernel->cuda(operation->launch.args, (void *)cuda_handle(stream));
+    struct cuda_span *span = dev->config.trace && is_work(kernel, args)
+                                 ? cuda_trace_begin(stream, TRACE_KERNEL, kernel->name, true)
+                                 : NULL;
+    cudaError_t error = (cudaError_t)kernel->cuda(args, (void *)cuda_handle(stream));
+    cuda_trace_end(stream, span);
     if (error == cudaSuccess)
         return;
     snprintf(what, sizeof what, "the launch of kernel '%s'", kernel->name);
@@ -93,7 +109,7 @@ static void launch(struct stream *stream, const struct dev_operation *operation)
 
 /* A kernel that a schedule leaves to the host. */
 struct host_work {
-    struct device *dev;
+    const struct stream *stream;
     struct dev_operation operation;
 };
 
@@ -101,16 +117,23 @@ struct host_work {
 static void run_host_work(void *argument)
 {
     struct host_work *work = (struct host_work *)argument;
+    struct device *dev = work->stream->dev;
     const struct kernel *kernel = work->operation.launch.kernel;
-    const struct dev_team *team = &cuda_of(work->dev)->team;
-    if (dev_status(work->dev) == DEV_OK && team->pool) {
-        pool_enter(team->pool);
-        pool_begin_work(team->pool);
-        kernel->cpu(work->operation.launch.args, team);
-        pool_end_work(team->pool);
-        pool_leave(team->pool);
-    } else if (dev_status(work->dev) == DEV_OK) {
-        kernel->cpu(work->operation.launch.args, NULL);
+    const struct dev_team *team = &cuda_of(dev)->team;
+    if (dev_status(dev) == DEV_OK) {
+        if (team->pool)
+            pool_enter(team->pool);
+        struct trace_span span = {
+            dev->config.rank, TRACE_KERNEL, work->stream->name, kernel->name, timing_now_s(), 0};
+        if (team->pool)
+            pool_begin_work(team->pool);
+        kernel->cpu(work->operation.launch.args, team->pool ? team : NULL);
+        if (team->pool) {
+            pool_end_work(team->pool);
+            pool_leave(team->pool);
+        }
+        span.end_s = timing_now_s();
+        trace_add_span(dev->config.trace, &span);
     }
     free(work);
 }
@@ -120,7 +143,7 @@ static bool launch_host(struct stream *stream, const struct dev_operation *opera
     struct host_work *work = (struct host_work *)malloc(sizeof *work);
     if (!work)
         return false;
-    work->dev = stream->dev;
+    work->stream = stream;
     work->operation = *operation;
     if (!CUDA_DO(stream->dev, cudaLaunchHostFunc(cuda_handle(stream), run_host_work, work)))
         free(work);
@@ -134,22 +157,44 @@ static void copy(struct stream *stream, const struct dev_operation *operation)
 {
     static const cudaMemcpyKind kinds[] = {
         cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
+    static const char *const names[] = {"h2d", "d2h", "d2d"};
+    struct cuda_span *span =
+        cuda_trace_begin(stream, TRACE_COPY, names[operation->copy.direction], true);
     CUDA_DO(stream->dev,
         cudaMemcpyAsync(operation->copy.to, operation->copy.from, (size_t)operation->copy.bytes,
             kinds[operation->copy.direction], cuda_handle(stream)));
+    cuda_trace_end(stream, span);
 }
 
 static void fill(struct stream *stream, const struct dev_operation *operation)
 {
-    if (operation->fill.bytes)
-        CUDA_DO(stream->dev, cudaMemsetAsync(operation->fill.to, operation->fill.byte,
-                                 (size_t)operation->fill.bytes, cuda_handle(stream)));
+    if (!operation->fill.bytes)
+        return;
+    struct cuda_span *span = cuda_trace_begin(stream, TRACE_KERNEL, "fill", true);
+    CUDA_DO(stream->dev, cudaMemsetAsync(operation->fill.to, operation->fill.byte,
+                             (size_t)operation->fill.bytes, cuda_handle(stream)));
+    cuda_trace_end(stream, span);
+}
+
+static void exchange(struct stream *stream, const struct dev_operation *operation)
+{
+    struct comm *comm = operation->exchange.comm;
+    struct cuda_span *span =
+        cuda_trace_begin(stream, TRACE_MESSAGE, operation->exchange.exchange->label, false);
+    comm->transport->exchange(comm, stream, operation->exchange.exchange);
+    cuda_trace_end(stream, span);
+}
+
+/* False when the GPU cannot be used; the operation is dropped. */
+static bool is_ready(struct device *dev)
+{
+    struct cuda *cuda = cuda_of(dev);
+    return cuda_use(dev) && (!dev->config.trace || cuda->trace || cuda_trace_open(dev));
 }
 
 static bool enqueue(struct stream *stream, const struct dev_operation *operation)
 {
-    struct comm *comm;
-    if (!cuda_use(stream->dev)) {
+    if (!is_ready(stream->dev)) {
         if (operation->kind == OP_EXCHANGE)
             exchange_free(operation->exchange.exchange);
         return true;
@@ -171,10 +216,10 @@ static bool enqueue(struct stream *stream, const struct dev_operation *operation
         cuda_wait(stream, operation->wait);
         break;
     case OP_EXCHANGE:
-        comm = operation->exchange.comm;
-        comm->transport->exchange(comm, stream, operation->exchange.exchange);
+        exchange(stream, operation);
         break;
     case OP_MEMORY:
+        cuda_trace_memory(stream, &operation->memory);
         break;
     }
     return true;
@@ -221,6 +266,8 @@ extern "C" const struct dev_backend backend_cuda = {
     .enqueue = enqueue,
     .record = cuda_record,
     .reach = cuda_reach,
+    .settle = cuda_trace_settle,
+    .phase = cuda_nvtx_phase,
     .clock_s = clock_s,
     .machine_clock_s = NULL,
     .write = transfer,

@@ -51,7 +51,10 @@ struct cuda {
     void *bounce; /* DEV_FETCH_MAX pinned bytes */
     struct dev_team team;
     struct cuda_watch *watches;
-    struct cuda_trace *trace; /* NULL: nothing is traced */
+    struct cuda_trace *trace; /* NULL: nothing is traced so far */
+    bool in_phase;
+    uint64_t counters[LIVE_SET_COUNT]; /* NVTX's, by live set; 0: not made so far */
+    int64_t counted_bytes[LIVE_SET_COUNT];
 };
 
 static inline struct cuda *cuda_of(const struct device *dev)
@@ -110,6 +113,33 @@ bool cuda_poll(struct stream *stream, cudaEvent_t event);
 
 /* A wait of the host that looks again and again: begin with *turn = 0. */
 void cuda_pause(int *turn);
+
+/* ---- traces (cuda_trace.cu) -------------------------------------------------------------------
+ */
+
+struct cuda_span;
+
+bool cuda_trace_open(struct device *dev); /* once, before anything is enqueued */
+void cuda_trace_close(struct device *dev);
+
+/* Around the enqueueing of an operation; NULL when nothing is traced. `has_records`: CUPTI has one
+ * of each kernel and copy that it enqueues, and at least one. */
+struct cuda_span *cuda_trace_begin(
+    struct stream *stream, enum trace_kind kind, const char *name, bool has_records);
+void cuda_trace_end(struct stream *stream, struct cuda_span *span);
+
+/* The memory counters at this point of the main stream. */
+void cuda_trace_memory(struct stream *stream, const struct mem_probe *memory);
+
+/* All streams are done: what ran goes to the trace. */
+void cuda_trace_settle(struct device *dev);
+
+/* ---- for profilers (cuda_nvtx.cu) -------------------------------------------------------------
+ */
+
+void cuda_nvtx_name(const struct stream *stream);
+void cuda_nvtx_memory(struct device *dev); /* the counters as they are now */
+void cuda_nvtx_phase(struct device *dev, const char *name);
 
 /* ---- messages ---------------------------------------------------------------------------------
  */

@@ -89,6 +89,7 @@ void *cuda_take(struct device *dev, int64_t bytes)
         if (error == cudaErrorMemoryAllocation)
             return NULL;
     }
+    cuda_nvtx_memory(dev);
     return cuda_check(dev, error, "cudaMallocFromPoolAsync", __FILE__, __LINE__) ? block : NULL;
 }
 
@@ -97,6 +98,7 @@ void cuda_give(struct device *dev, void *block, int64_t bytes)
     (void)bytes;
     if (cuda_use(dev))
         CUDA_DO(dev, cudaFreeAsync(block, cuda_handle(dev->streams[0])));
+    cuda_nvtx_memory(dev);
 }
 
 int64_t cuda_driver_bytes(struct device *dev)

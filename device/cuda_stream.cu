@@ -28,6 +28,7 @@ bool cuda_stream_open(struct stream *stream)
         return false;
     }
     stream->state = state;
+    cuda_nvtx_name(stream);
     return true;
 }
 

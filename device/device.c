@@ -202,6 +202,8 @@ static void reach_all(struct device *dev)
 {
     for (int i = 0; i < dev->stream_count; i++)
         dev->backend->reach(dev->streams[i], dev->streams[i]->last_ticket);
+    if (dev->backend->settle)
+        dev->backend->settle(dev);
     if (dev->order)
         order_host_wait_all(dev);
 }
@@ -336,6 +338,12 @@ enum dev_status dev_sync(struct device *dev)
 {
     reach_all(dev);
     return dev_status(dev);
+}
+
+void dev_phase(struct device *dev, const char *name)
+{
+    if (dev_usable(dev) && dev->backend->phase)
+        dev->backend->phase(dev, name);
 }
 
 int64_t dev_driver_bytes(struct device *dev)

@@ -99,6 +99,10 @@ void dev_host_free(struct device *dev, void *block);
 struct mem_probe *dev_memory(struct device *dev);
 struct mem_probe *dev_host_memory(struct device *dev);
 
+/* What the host does from here on is this phase ("forward"); NULL: none. For profilers that watch
+ * from outside. */
+void dev_phase(struct device *dev, const char *name);
+
 /* What the driver says that is in use on this device's GPU beyond what was when the device was
  * opened: by all ranks that share the GPU, with what the driver rounds up and keeps. It only grows
  * while the device is open. -1 where there is no driver. */

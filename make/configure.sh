@@ -254,6 +254,7 @@ find_cuda_libraries()
     report cuda "yes ($cuda_title)"
     cuda_part CUBLASLT cublaslt auto cublasLt.h 'printf("%zu", cublasLtGetVersion())' -lcublasLt
     cuda_part NCCL nccl "$NCCL" nccl.h 'int version; ncclGetVersion(&version)' -lnccl
+    ! compiles nvtx3/nvToolsExtCudaRt.h "-I$cuda_root/include" || cuda_defines="$cuda_defines -DHAVE_NVTX"
     # Loaded when a run is traced: only its header is needed here.
     cuda_part CUPTI cupti "$CUPTI" cupti.h 'uint32_t version; cuptiGetVersion(&version)' -lcupti
     runtime=-lcudart

@@ -130,6 +130,25 @@ void trace_add_memory(struct trace *t, int rank, double time_s, const struct mem
     trace_unlock(t);
 }
 
+void trace_add_lost(struct trace *t, int64_t count)
+{
+    if (!t)
+        return;
+    trace_lock(t);
+    t->lost += count;
+    trace_unlock(t);
+}
+
+int64_t trace_lost(const struct trace *t)
+{
+    if (!t)
+        return 0;
+    trace_lock(t);
+    int64_t lost = t->lost;
+    trace_unlock(t);
+    return lost;
+}
+
 void trace_clear(struct trace *t)
 {
     if (!t)
@@ -138,6 +157,7 @@ void trace_clear(struct trace *t)
     t->span_count = 0;
     t->counter_count = 0;
     t->fault = 0;
+    t->lost = 0;
     trace_unlock(t);
 }
 

@@ -24,6 +24,11 @@ void trace_free(struct trace *t);
 void trace_add_span(struct trace *t, const struct trace_span *span);
 void trace_add_memory(struct trace *t, int rank, double time_s, const struct mem_probe *probe);
 
+/* `count` spans that ran were not seen. The others are kept, and written; how long two kinds of them
+ * overlapped is then not known. */
+void trace_add_lost(struct trace *t, int64_t count);
+int64_t trace_lost(const struct trace *t); /* since the last clear */
+
 /* Forgets what was collected so far. */
 void trace_clear(struct trace *t);
 
@@ -34,7 +39,7 @@ int trace_write(const struct trace *t, const char *path);
 
 /* Seconds during which rank's spans of kind `a` and of kind `b` ran at the same time: the measure
  * of (union of a) and (union of b) intersected. a == b gives the measure of the union. NaN
- * when memory is short. */
+ * when memory is short or spans were lost. */
 double trace_overlap_s(const struct trace *t, int rank, enum trace_kind a, enum trace_kind b);
 
 /* The spans collected so far, for tests and summaries; valid until the next call that adds. */

@@ -64,8 +64,8 @@ double trace_overlap_s(const struct trace *t, int rank, enum trace_kind a, enum 
     if (!t)
         return 0;
     trace_lock(t);
-    double overlap = 0;
-    if (t->span_count) {
+    double overlap = t->lost ? NAN : 0;
+    if (t->span_count && !t->lost) {
         size_t room = (size_t)t->span_count;
         struct interval *intervals = calloc(2 * room, sizeof *intervals);
         if (intervals) {

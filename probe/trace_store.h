@@ -12,6 +12,7 @@ struct trace_counter {
 struct trace {
     atomic_flag busy;
     int fault; /* errno of the first event that could not be kept, 0 = none */
+    int64_t lost;
     struct trace_span *spans;
     int64_t span_count, span_capacity;
     struct trace_counter *counters;

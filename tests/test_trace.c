@@ -230,7 +230,13 @@ static void test_overlap(void)
     tap_ok(trace_overlap_s(t, 0, TRACE_WAIT, TRACE_KERNEL) == 0, "no length, no overlap");
     tap_ok(trace_overlap_s(t, 1, TRACE_COPY, TRACE_KERNEL) == 0, "ranks do not mix");
     tap_ok(trace_overlap_s(t, 7, TRACE_COPY, TRACE_COPY) == 0, "an unknown rank has no spans");
+    trace_add_lost(t, 2);
+    trace_add_lost(t, 1);
+    tap_ok(trace_lost(t) == 3 && isnan(trace_overlap_s(t, 0, TRACE_KERNEL, TRACE_COPY)),
+        "no overlap is told of a trace that lost spans");
     trace_clear(t);
+    tap_ok(!trace_lost(t) && trace_overlap_s(t, 0, TRACE_KERNEL, TRACE_COPY) == 0,
+        "what was lost is forgotten with the rest");
     int64_t count;
     trace_spans(t, &count);
     tap_ok(count == 0 && trace_overlap_s(t, 0, TRACE_KERNEL, TRACE_KERNEL) == 0,

@@ -65,6 +65,11 @@ int overlap_measure(
     *overlap = (struct overlap){.fraction = NAN};
     if (!intervals)
         return -1;
+    if (trace_lost(trace)) {
+        *overlap = (struct overlap){{NAN, NAN, NAN}, NAN, NAN, NAN};
+        free(intervals);
+        return 0;
+    }
     for (int stage = 0; stage < OVERLAP_STAGES; stage++) {
         int64_t kept = gather(spans, count, rank, kernel, (enum overlap_stage)stage, intervals);
         double busy = overlap->busy_s[stage] = measure(intervals, kept);

@@ -16,6 +16,6 @@ struct overlap {
 };
 
 /* Of one rank's spans; `kernel` names the kernel that computes (NULL = every kernel does). 0, or -1
- * when memory is short. */
+ * when memory is short. Where spans were lost (trace_lost) every figure is NaN. */
 int overlap_measure(
     const struct trace *trace, int rank, const char *kernel, struct overlap *overlap);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "bench/harness/claims.h"
 #include "probe/record.h"
+#include "tests/scratch.h"
 #include "tests/tap.h"
 
 static char path[] = "/tmp/flatpeak-claims-XXXXXX";
@@ -32,6 +33,8 @@ static json_t *make_record(const char *impl, int tokens, const char *verdict, in
     return record;
 }
 
+static const struct table_lines *lines; /* of tables, where a test has some */
+
 /* Evaluates one claim line; true when ours and verdict are these. */
 static bool says(
     const char *line, const json_t *records, const char *ours, const char *verdict, bool changed)
@@ -42,7 +45,7 @@ static bool says(
     write_claims(line);
     int status = claims_read(path, &claims, error, sizeof error);
     if (!status && claims.count == 1)
-        claim_evaluate(&claims.list[0], records, &outcome);
+        claim_evaluate(&claims.list[0], records, lines, &outcome);
     bool right = !status && claims.count == 1 && !strcmp(outcome.ours, ours) &&
                  !strcmp(outcome.verdict, verdict) && outcome.changed == changed;
     if (!right)
@@ -54,11 +57,12 @@ static bool says(
 
 #define EXACT(printed, accepted)                                                                   \
     "id\tTable 1\tbytes\tGiB\t" printed "\texact\t0.0005\top=vocab impl=ring config.tokens=512\t"  \
-    "plan.nothing|memory.increment_bytes\ta run\t" accepted "\n"
+    "plan.nothing|memory.increment_bytes\tmake it\ta run\t" accepted "\n"
 #define RATIO(limit)                                                                               \
     "id\tTable 1\tratio\t\t0.5\trelation\t" limit "\top=vocab\tring / plain : "                    \
-    "memory.increment_bytes\ta run\tholds on this machine\n"
-#define BITWISE(where) "id\ttext\tbits\tcases\tall\tbitwise\t0\t" where "\t-\ta run\treproduced\n"
+    "memory.increment_bytes\tmake it\ta run\tholds on this machine\n"
+#define BITWISE(where)                                                                             \
+    "id\ttext\tbits\tcases\tall\tbitwise\t0\t" where "\t-\tmake it\ta run\treproduced\n"
 
 static void test_verdicts(void)
 {
@@ -68,13 +72,12 @@ static void test_verdicts(void)
     json_array_append_new(records, make_record("ring", 512, "bitwise", 2 * gib));
     json_array_append_new(records, make_record("plain", 1024, "bitwise", 10 * gib));
     json_array_append_new(records, make_record("ring", 1024, "mismatch", 4 * gib));
-    tap_ok(says(EXACT("2.0004", "reproduced"), records, "2.0000", "reproduced", false),
+    tap_ok(says(EXACT("2.0004", "reproduced"), records, "2", "reproduced", false),
         "within the tolerance is reproduced");
-    tap_ok(
-        says(EXACT("2.5", "better"), records, "2.0000", "better", false), "fewer bytes is better");
-    tap_ok(says(EXACT("1.6", "reproduced"), records, "2.0000", "differs: 25.0 % more", true),
+    tap_ok(says(EXACT("2.5", "better"), records, "2", "better", false), "fewer bytes is better");
+    tap_ok(says(EXACT("1.6", "reproduced"), records, "2", "differs: 25.0 % more", true),
         "more bytes differs, and an accepted verdict that changed is told");
-    tap_ok(says(EXACT("1.6", "differs"), records, "2.0000", "differs: 25.0 % more", false),
+    tap_ok(says(EXACT("1.6", "differs"), records, "2", "differs: 25.0 % more", false),
         "a difference may be the accepted verdict");
     tap_ok(says(RATIO("<0.51"), records, "0.400..0.500", "holds on this machine", false),
         "a relation is taken at each shape");
@@ -87,6 +90,47 @@ static void test_verdicts(void)
     tap_ok(says(BITWISE("op=dispatch"), records, "-", "not run: needs a run", false),
         "without a record it was not run, and nothing changed");
     json_decref(records);
+}
+
+#define TABLE(name, accepted)                                                                      \
+    "id\tTable 6\tpeak\tGiB\t52.660\ttable\t-\tTable 6\t" name "\tmake it\ta run\t" accepted "\n"
+
+static void test_tables(void)
+{
+    struct scratch scratch;
+    struct table_lines read;
+    char error[256] = "";
+    json_t *none = json_array();
+    if (!tap_ok(scratch_create(&scratch), "a folder for tables"))
+        return;
+    scratch_text(scratch_path(&scratch, "table_06.csv").text,
+        "table,row,figure,unit,paper,ours,low,high,measured,verdict,why\n"
+        "\"Table 6: skew, \"\"forward\"\"\",65K balanced,\"EP, "
+        "peak\",GiB,52.66,40.6789,,,,better,\n"
+        "Table 6: skew,65K 80/16,\"EP, peak\",GiB,,oom,,,,reproduced,\n"
+        "Table 60: other,65K 95/16,\"EP, peak\",GiB,1,2,,,,differs: 1 more,\n");
+    scratch_text(scratch_path(&scratch, "other.csv").text, "model,term\na,b\n");
+    tap_ok(!table_lines_read(scratch.folder, &read, error, sizeof error) && read.count == 3,
+        "tables are read, other CSV files are left alone %s", error);
+    lines = &read;
+    tap_ok(says(TABLE("65K balanced | EP, peak", "better"), none, "40.679", "better", false),
+        "a claim takes figure and verdict of its line");
+    tap_ok(says(TABLE("65K balanced | EP, peak", "reproduced"), none, "40.679", "better", true),
+        "and its verdict is held against the accepted one");
+    tap_ok(says(TABLE("65K 80/16 | EP, peak", "reproduced"), none, "oom", "reproduced", false),
+        "out of memory is a figure too");
+    tap_ok(says(TABLE("65K 95/16 | EP, peak", "better"), none, "-", "not run: needs a run", false),
+        "another table's line is not taken");
+    table_lines_free(&read);
+    scratch_text(scratch_path(&scratch, "cut.csv").text,
+        "table,row,figure,unit,paper,ours,low,high,measured,verdict,why\nTable 6,65K\n");
+    tap_ok(
+        table_lines_read(scratch.folder, &read, error, sizeof error) && strstr(error, "cut.csv:2"),
+        "a line that is cut is named: %s", error);
+    table_lines_free(&read);
+    lines = NULL;
+    scratch_remove(&scratch);
+    json_decref(none);
 }
 
 static void refused(const char *text, const char *words)
@@ -103,10 +147,11 @@ static void refused(const char *text, const char *words)
 
 static void test_bad_files(void)
 {
-    refused("# comment\n\nid\tonly three\tcolumns\n", ":3: a claim has 11 columns");
-    refused("a\tb\tc\td\t1\tguess\t0\tg\th\ti\tj\n", ":1: kind is not one of");
-    refused("a\tb\tc\td\tmany\texact\t0\tg\th\ti\tj\n", ":1: an exact claim needs");
-    refused("a\tb\tc\td\t1\trelation\t0.5\tg\th\ti\tj\n", ":1: a relation needs a limit");
+    refused("# comment\n\nid\tonly three\tcolumns\n", ":3: a claim has 12 columns");
+    refused("a\tb\tc\td\t1\tguess\t0\tg\th\ti\tj\tk\n", ":1: kind is not one of");
+    refused("a\tb\tc\td\tmany\texact\t0\tg\th\ti\tj\tk\n", ":1: an exact claim needs");
+    refused("a\tb\tc\td\t1\ttable\t0\tg\th\ti\tj\tk\n", ":1: a line of a table is named by");
+    refused("a\tb\tc\td\t1\trelation\t0.5\tg\th\ti\tj\tk\n", ":1: a relation needs a limit");
 }
 
 static void test_ours(void)
@@ -127,6 +172,7 @@ int main(void)
     }
     close(file);
     test_verdicts();
+    test_tables();
     test_bad_files();
     test_ours();
     unlink(path);

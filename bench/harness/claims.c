@@ -1,4 +1,4 @@
-/* Reads claims and evaluates them against records. */
+/* Reads claims and evaluates them against records and tables. */
 #include "bench/harness/claims.h"
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include "bench/harness/units.h"
 #include "probe/record.h"
 
-static const char *const kind_names[] = {"bitwise", "exact", "relation", NULL};
+static const char *const kind_names[] = {"bitwise", "exact", "relation", "table", NULL};
 
 /* ---- the file ------------------------------------------------------------------------------- */
 
@@ -37,7 +37,7 @@ static const char *parse_claim(struct claim *claim)
 {
     const char *columns[CLAIM_COLUMNS];
     if (cut(claim->line, columns) != CLAIM_COLUMNS)
-        return "a claim has 11 columns between tabs";
+        return "a claim has 12 columns between tabs";
     claim->id = columns[0];
     claim->item = columns[1];
     claim->quantity = columns[2];
@@ -46,8 +46,9 @@ static const char *parse_claim(struct claim *claim)
     claim->tolerance = columns[6];
     claim->where = columns[7];
     claim->figure = columns[8];
-    claim->needs = columns[9];
-    claim->accepted = columns[10];
+    claim->command = columns[9];
+    claim->needs = columns[10];
+    claim->accepted = columns[11];
     for (int kind = 0; kind_names[kind]; kind++) {
         if (strcmp(kind_names[kind], columns[5]))
             continue;
@@ -57,9 +58,11 @@ static const char *parse_claim(struct claim *claim)
         if (kind == CLAIM_RELATION &&
             (claim->tolerance[0] != '<' || !is_number(claim->tolerance + 1)))
             return "a relation needs a limit such as <1 as its tolerance";
+        if (kind == CLAIM_TABLE && !strstr(claim->figure, " | "))
+            return "a line of a table is named by 'ROW | FIGURE'";
         return NULL;
     }
-    return "kind is not one of bitwise, exact, relation";
+    return "kind is not one of bitwise, exact, relation, table";
 }
 
 static struct claim *new_claim(struct claims *claims)
@@ -181,7 +184,7 @@ static double unit_scale(const char *unit)
 static void not_run(const struct claim *claim, struct claim_outcome *outcome)
 {
     snprintf(outcome->ours, sizeof outcome->ours, "-");
-    snprintf(outcome->verdict, sizeof outcome->verdict, "not run: needs %.120s", claim->needs);
+    snprintf(outcome->verdict, sizeof outcome->verdict, "not run: needs %.200s", claim->needs);
 }
 
 static void evaluate_bitwise(
@@ -229,7 +232,7 @@ static void evaluate_exact(
         return;
     }
     ours /= unit_scale(claim->unit);
-    snprintf(outcome->ours, sizeof outcome->ours, "%.4f", ours);
+    snprintf(outcome->ours, sizeof outcome->ours, "%.6g", ours);
     if (fabs(ours - printed) <= tolerance)
         snprintf(outcome->verdict, sizeof outcome->verdict, "reproduced");
     else if (ours < printed)
@@ -314,15 +317,53 @@ static void evaluate_relation(
         snprintf(outcome->verdict, sizeof outcome->verdict, "differs: above %g", limit);
 }
 
-void claim_evaluate(const struct claim *claim, const json_t *records, struct claim_outcome *outcome)
+static void evaluate_table(
+    const struct claim *claim, const struct table_lines *lines, struct claim_outcome *outcome)
+{
+    const struct table_line *line =
+        lines ? table_lines_find(lines, claim->where, claim->figure) : NULL;
+    if (!line) {
+        not_run(claim, outcome);
+        return;
+    }
+    const char *ours = *line->measured ? line->measured : line->ours;
+    double value;
+    if (units_parse_real(ours, -1, &value) == UNITS_OK)
+        snprintf(outcome->ours, sizeof outcome->ours, "%.5g", value);
+    else
+        snprintf(outcome->ours, sizeof outcome->ours, "%.100s", *ours ? ours : "-");
+    snprintf(outcome->verdict, sizeof outcome->verdict, "%.200s", line->verdict);
+}
+
+const char *claim_kind_name(enum claim_kind kind)
+{
+    return kind_names[kind];
+}
+
+void claim_verdict_class(const char *verdict, char *text, int size)
+{
+    int length = (int)strcspn(verdict, ":");
+    snprintf(text, (size_t)size, "%.*s", length, verdict);
+}
+
+void claim_evaluate(const struct claim *claim, const json_t *records,
+    const struct table_lines *lines, struct claim_outcome *outcome)
 {
     memset(outcome, 0, sizeof *outcome);
-    if (claim->kind == CLAIM_BITWISE)
+    switch (claim->kind) {
+    case CLAIM_BITWISE:
         evaluate_bitwise(claim, records, outcome);
-    else if (claim->kind == CLAIM_EXACT)
+        break;
+    case CLAIM_EXACT:
         evaluate_exact(claim, records, outcome);
-    else
+        break;
+    case CLAIM_RELATION:
         evaluate_relation(claim, records, outcome);
+        break;
+    case CLAIM_TABLE:
+        evaluate_table(claim, lines, outcome);
+        break;
+    }
     /* "differs" is accepted with any figure behind it; what was not run cannot have changed. */
     outcome->changed = strcmp(claim->accepted, "-") && strncmp(outcome->verdict, "not run", 7) &&
                        strncmp(outcome->verdict, claim->accepted, strlen(claim->accepted));

@@ -11,3 +11,7 @@ void csv_text(FILE *out, const char *text);
 void csv_int(FILE *out, int64_t value);   /* ABSENT (result.h) = empty */
 void csv_real(FILE *out, double value);   /* 9 digits; not finite = empty */
 void csv_figure(FILE *out, double value); /* with every digit of a byte count */
+
+/* Cuts a line at its commas, in place, quotes taken off. Returns the number of fields; those beyond
+ * `most` are counted and not stored. A line with an open quote is taken to its end. */
+int csv_split(char *line, char **fields, int most);

@@ -1,6 +1,6 @@
 /* The strip kernels on a GPU. The fold gives a warp each segment and a block each row; what is
  * elementwise runs along rows; a state or a target per row is a thread's. */
-#include "kernels/elements.cuh"
+#include "kernels/softmax.cuh"
 extern "C" {
 #include "kernels/strip.h"
 }
@@ -8,27 +8,6 @@ extern "C" {
 enum { FOLD_WARPS = 8, FOUR = 4 /* FP32 columns that a thread moves at a time */ };
 
 /* ---- fold ------------------------------------------------------------------------------------ */
-
-/* softmax_segment with a lane for each thread, which reads its logits once. */
-static __device__ struct softmax_state segment_state(const float *logits, int64_t count)
-{
-    float values[VOCAB_SEGMENT / WARP], max = -INFINITY, sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < VOCAB_SEGMENT / WARP; i++) {
-        const int64_t at = i * WARP + warp_lane();
-        values[i] = at < count ? logits[at] : -INFINITY;
-        max = arith_max(max, values[i]);
-    }
-    max = max_lanes(max);
-    if (max == -INFINITY)
-        return softmax_empty();
-#pragma unroll
-    for (int i = 0; i < VOCAB_SEGMENT / WARP; i++)
-        if (i * WARP + warp_lane() < count)
-            sum = sum + arith_exp(values[i] - max);
-    struct softmax_state state = {max, add_lanes(sum)};
-    return state;
-}
 
 /* Segments of a row are made `warps` at a time; then one thread folds them from the left, while the
  * others make the next ones in the other half of `states`. */

@@ -220,6 +220,8 @@ $(PEERS): $(PEER_SRC:%.c=$(B)/obj/%.o) $(LIB)
 $(B)/tests/test_moe_faults: MORE_LIBS := $(foreach call,dev_wait dev_alloc comm_exchange add_f32 \
 	moe_layout_index,-Wl$(comma)--wrap=$(call))
 $(B)/tests/vocab_one_byte: MORE_LIBS := -Wl$(comma)--wrap=dev_alloc $(if $(CUDA_FOUND),$(CUDA_LIBS))
+$(B)/tests/test_relay_faults: MORE_LIBS := $(foreach call,relay_held dev_wait dev_wait_stream \
+	dev_alloc comm_exchange,-Wl$(comma)--wrap=$(call))
 $(B)/tests/test_stack: MORE_LIBS := $(foreach call,dev_wait dev_copy_h2d dev_copy_d2h, \
 	-Wl$(comma)--wrap=$(call))
 $(B)/tests/test_probe_failures: MORE_LIBS := $(foreach call,malloc calloc reallocarray strdup pread \

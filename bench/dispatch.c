@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "baselines/moe_shadow.h"
 #include "bench/harness/case.h"
 #include "bench/harness/dump.h"
 #include "bench/harness/moe_check.h"
@@ -207,8 +208,13 @@ static int describe_step(
     struct moe_layout layout;
     struct moe_load per_rank, per_expert;
     char text[64], ranks_text[96], experts_text[96], key[512];
-    if (moe_layout_from_routing(
-            &layout, shape, &partition, plans(run->impl) ? &llep : NULL, run->inputs->rank_idx))
+    struct shadow_rule rule = {shape, o->flops_per_byte};
+    struct moe_planner shadows = {shadow_plan, &rule};
+    const int32_t *const *idx = run->inputs->rank_idx;
+    bool shadowing = run->impl == &moe_fastermoe;
+    if (shadowing ? moe_layout_from_planner(&layout, shape, &partition, &shadows, idx)
+                  : moe_layout_from_routing(
+                        &layout, shape, &partition, plans(run->impl) ? &llep : NULL, idx))
         return -1;
     int64_t *counts = calloc((size_t)shape->experts, sizeof *counts);
     for (int r = 0; counts && r < shape->ranks; r++)
@@ -225,7 +231,7 @@ static int describe_step(
     case_result_figure(result, CHUNKS, (double)partition.chunks, text);
     snprintf(text, sizeof text, "%.2f", moe_load_imbalance(&per_rank));
     case_result_figure(result, IMBALANCE, moe_load_imbalance(&per_rank), text);
-    if (plans(run->impl)) {
+    if (plans(run->impl) || shadowing) {
         snprintf(text, sizeof text, "%lld", (long long)layout.plan.transfers);
         case_result_figure(result, LENT, (double)layout.plan.transfers, text);
     }
@@ -239,7 +245,8 @@ static int describe_step(
     result->plan = json_pack("{s:o, s:i, s:I, s:o, s:o, s:o, s:b, s:I, s:I, s:I}", "tokens_by_rank",
         tokens, "topk", shape->topk, "chunks", (json_int_t)partition.chunks, "routes_to_rank",
         moe_load_json(&per_rank), "routes_to_expert", moe_load_json(&per_expert),
-        "computed_by_rank", loads, "planned", layout.plan.planned && plans(run->impl), "capacity",
+        "computed_by_rank", loads, "planned",
+        layout.plan.planned && (plans(run->impl) || shadowing), "capacity",
         (json_int_t)layout.plan.cap, "excess", (json_int_t)layout.plan.excess, "transfers",
         (json_int_t)layout.plan.transfers);
     snprintf(key, sizeof key, "%.300s %lld %lld %d %d %lld", p->line.routing,

@@ -61,6 +61,9 @@ struct moe_options {
     bool overlap_off;        /* relay: hops travel between the products, not behind them */
     bool grouped_off;        /* relay: a launch per expert */
     enum moe_volume volume;  /* relay: what its choice weighs */
+    double flops_per_byte;   /* fastermoe: arithmetic that the time of one byte's message buys */
+    int64_t parts;           /* tutel: pieces that the exchange is cut into; 0 = 1 */
+    int64_t credits;         /* janus: experts on the device at a time; 0 = 1 */
 };
 
 /* One rank's part. The caller fills the first groups; forward and backward allocate the outputs and
@@ -117,7 +120,8 @@ struct moe_impl {
 };
 
 extern const struct moe_impl moe_llep, moe_alltoall, moe_alltoall_ckpt, moe_alltoall_dedup,
-    moe_chunked, moe_pipelined_llep, moe_relay_expert, moe_relay_token, moe_relay;
+    moe_chunked, moe_fastermoe, moe_tutel, moe_janus, moe_pipelined_llep, moe_relay_expert,
+    moe_relay_token, moe_relay;
 
 extern const struct moe_impl *const moe_impls[]; /* NULL-terminated; the baseline first */
 

@@ -205,28 +205,45 @@ static void input_gradient(const struct moe_work *w, const struct moe_hidden *hi
     launch_matmul(w, &args);
 }
 
+void moe_work_down_gradient(
+    const struct moe_work *w, const struct moe_hidden *hidden, const void *de)
+{
+    gradient(w, w->shape->hidden, w->shape->ffn, de, hidden->act, w->down_gradient,
+        lent_of(w)->down_gradient);
+}
+
+void moe_work_input_gradient(const struct moe_work *w, const struct moe_hidden *hidden, void *de)
+{
+    int64_t width = w->shape->hidden, ffn = w->shape->ffn;
+    void *dh = hidden->act;
+    if (w->rows == 0)
+        return;
+    multiply(w, GEMM_NN, ffn, width, de, matrices(w, w->down, lent_of(w)->down), dh);
+    expert_activation_backward(
+        w->stream, &(struct expert_activation_backward_args){.count = w->rows * ffn,
+                       .type = w->shape->dtype,
+                       .g = hidden->gate,
+                       .u = hidden->up,
+                       .dh = dh,
+                       .dg = hidden->gate,
+                       .du = hidden->up});
+    input_gradient(w, hidden, de);
+}
+
+void moe_work_up_gradients(const struct moe_work *w, const void *x, const struct moe_hidden *hidden)
+{
+    int64_t width = w->shape->hidden, ffn = w->shape->ffn;
+    if (w->gate)
+        gradient(w, ffn, width, hidden->gate, x, w->gate_gradient, lent_of(w)->gate_gradient);
+    gradient(w, ffn, width, hidden->up, x, w->up_gradient, lent_of(w)->up_gradient);
+}
+
 void moe_work_backward(
     const struct moe_work *w, const void *x, const struct moe_hidden *hidden, void *de)
 {
-    const struct moe_lent *lent = lent_of(w);
-    int64_t width = w->shape->hidden, ffn = w->shape->ffn;
-    gradient(w, width, ffn, de, hidden->act, w->down_gradient, lent->down_gradient);
-    if (w->rows) {
-        void *dh = hidden->act;
-        multiply(w, GEMM_NN, ffn, width, de, matrices(w, w->down, lent->down), dh);
-        expert_activation_backward(
-            w->stream, &(struct expert_activation_backward_args){.count = w->rows * ffn,
-                           .type = w->shape->dtype,
-                           .g = hidden->gate,
-                           .u = hidden->up,
-                           .dh = dh,
-                           .dg = hidden->gate,
-                           .du = hidden->up});
-        input_gradient(w, hidden, de);
-    }
-    if (w->gate)
-        gradient(w, ffn, width, hidden->gate, x, w->gate_gradient, lent->gate_gradient);
-    gradient(w, ffn, width, hidden->up, x, w->up_gradient, lent->up_gradient);
+    moe_work_down_gradient(w, hidden, de);
+    moe_work_input_gradient(w, hidden, de);
+    moe_work_up_gradients(w, x, hidden);
 }
 
 /* ---- a chunk's received rows ------------------------------------------------------------------

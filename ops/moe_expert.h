@@ -32,13 +32,23 @@ struct moe_work {
     const struct moe_lent *lent; /* further matrices, numbered from `owned` on */
 };
 
-/* x -> act; act -> out; and from x, what forward left in `hidden` (act on its own) and the rows' de
- * the weight gradients, and dx in de's place: act is lost, gate and up become their gradients.
- * Every group's gradient begins or goes on as the group says. */
+/* x -> act; act -> out. */
 void moe_work_activate(const struct moe_work *work, const void *x, const struct moe_hidden *hidden);
 void moe_work_output(const struct moe_work *work, const struct moe_hidden *hidden);
+
+/* From x, what forward left in `hidden` (act on its own) and the rows' de the weight gradients, and
+ * dx in de's place: act is lost, gate and up become their gradients. Every group's gradient begins
+ * or goes on as the group says. */
 void moe_work_backward(
     const struct moe_work *work, const void *x, const struct moe_hidden *hidden, void *de);
+
+/* Its three steps: Wdown's gradient; dg, du and dx; the gradients of Wgate and Wup. */
+void moe_work_down_gradient(
+    const struct moe_work *work, const struct moe_hidden *hidden, const void *de);
+void moe_work_input_gradient(
+    const struct moe_work *work, const struct moe_hidden *hidden, void *de);
+void moe_work_up_gradients(
+    const struct moe_work *work, const void *x, const struct moe_hidden *hidden);
 
 /* The chunk's rows x -> out: gate, up, activation, down; its two halves: x -> act, act -> out. */
 void moe_experts_forward(const struct moe_layer *layer, const struct moe_lent *lent,

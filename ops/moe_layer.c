@@ -78,15 +78,28 @@ static void upload(struct moe_layer *layer)
     layer->uploaded = dev_record(main);
 }
 
+static enum dev_status finish_open(struct moe_layer *layer, enum dev_status agreed)
+{
+    struct device *dev = layer->m->dev;
+    if (agreed == DEV_OK)
+        upload(layer);
+    if (dev_status(dev) != DEV_OK)
+        moe_layer_close(layer);
+    return dev_status(dev);
+}
+
 enum dev_status moe_layer_open(struct moe_layer *layer, struct moe *m,
     const struct moe_partition *partition, const struct llep_options *llep)
 {
     *layer = (struct moe_layer){.m = m};
-    if (moe_layout_agree(&layer->layout, m, partition, llep) == DEV_OK)
-        upload(layer);
-    if (dev_status(m->dev) != DEV_OK)
-        moe_layer_close(layer);
-    return dev_status(m->dev);
+    return finish_open(layer, moe_layout_agree(&layer->layout, m, partition, llep));
+}
+
+enum dev_status moe_layer_open_by(struct moe_layer *layer, struct moe *m,
+    const struct moe_partition *partition, const struct moe_planner *planner)
+{
+    *layer = (struct moe_layer){.m = m};
+    return finish_open(layer, moe_layout_agree_by(&layer->layout, m, partition, planner));
 }
 
 void moe_layer_settle(struct moe_layer *layer)

@@ -38,6 +38,10 @@ struct moe_layer {
 enum dev_status moe_layer_open(struct moe_layer *layer, struct moe *m,
     const struct moe_partition *partition, const struct llep_options *llep);
 
+/* The same with a plan of another kind. */
+enum dev_status moe_layer_open_by(struct moe_layer *layer, struct moe *m,
+    const struct moe_partition *partition, const struct moe_planner *planner);
+
 /* Waits for the upload and frees the pinned block: to be called once everything is enqueued. */
 void moe_layer_settle(struct moe_layer *layer);
 

@@ -93,7 +93,7 @@ void moe_lent_alloc_gradients(struct moe_layer *layer, struct moe_lent *lent)
     lent->down_gradient = dev_alloc(m->dev, bytes, LIVE_GRADIENTS, "lent down gradients");
 }
 
-static void free_gradients(struct moe_layer *layer, struct moe_lent *lent)
+void moe_lent_free_gradients(struct moe_layer *layer, struct moe_lent *lent)
 {
     struct device *dev = layer->m->dev;
     dev_free(dev, lent->gate_gradient);
@@ -237,5 +237,5 @@ void moe_lent_return_gradients(struct moe_layer *layer, struct moe_lent *lent, s
     while (dev_status(m->dev) == DEV_OK && round_home(layer, lent, homes, comm, buffer))
         ;
     dev_free(m->dev, buffer);
-    free_gradients(layer, lent);
+    moe_lent_free_gradients(layer, lent);
 }

@@ -20,6 +20,7 @@ void moe_lent_free(struct moe_layer *layer, struct moe_lent *lent);
 
 /* Room for the gradients of what is lent (LIVE_GRADIENTS): not filled. */
 void moe_lent_alloc_gradients(struct moe_layer *layer, struct moe_lent *lent);
+void moe_lent_free_gradients(struct moe_layer *layer, struct moe_lent *lent);
 
 /* Sends the gradients home and adds them there, behind the owner's own: helpers in plan order, the
  * first as it is where the owner kept no route. On the main stream, an expert of each owner at a

@@ -88,19 +88,28 @@ void moe_count_routes(const struct moe_shape *shape, int rank, const int32_t *id
             counts[idx[i]]++;
 }
 
-static int make_plan(struct moe_layout *layout, const struct llep_options *llep)
+/* The planner behind moe_layout_agree and moe_layout_from_routing; context: LLEP's options, or
+ * NULL.
+ */
+static int make_llep_plan(
+    struct llep_plan *plan, const struct moe_layout *layout, const void *context)
 {
     const struct llep_options at_home = {.alpha = 1.0, .min_gemm_tokens = 1, .lambda = INFINITY};
+    const struct llep_options *llep = context;
     int64_t *total = calloc((size_t)layout->experts, sizeof *total);
     if (!total)
         return -1;
     for (int r = 0; r < layout->ranks; r++)
         for (int64_t e = 0; e < layout->experts; e++)
             total[e] += layout->counts[r * layout->experts + e];
-    int status =
-        llep_plan(&layout->plan, layout->ranks, layout->experts, total, llep ? llep : &at_home);
+    int status = llep_plan(plan, layout->ranks, layout->experts, total, llep ? llep : &at_home);
     free(total);
     return status;
+}
+
+static struct moe_planner llep_planner(const struct llep_options *llep)
+{
+    return (struct moe_planner){.make = make_llep_plan, .context = llep};
 }
 
 static bool is_lent(const struct moe_layout *layout, const struct llep_segment *segment)
@@ -151,7 +160,7 @@ static int make_places(struct moe_layout *layout)
 }
 
 int moe_layout_plan(struct moe_layout *layout, const struct moe_shape *shape,
-    const struct moe_partition *partition, const struct llep_options *llep, const int64_t *counts)
+    const struct moe_partition *partition, const struct moe_planner *planner, const int64_t *counts)
 {
     size_t ranks = (size_t)shape->ranks, cells = ranks * (size_t)shape->experts;
     *layout = (struct moe_layout){.ranks = shape->ranks,
@@ -167,7 +176,7 @@ int moe_layout_plan(struct moe_layout *layout, const struct moe_shape *shape,
     if (good) {
         memcpy(layout->tokens, shape->tokens, ranks * sizeof *layout->tokens);
         memcpy(layout->counts, counts, cells * sizeof *layout->counts);
-        good = !make_plan(layout, llep) && !make_places(layout);
+        good = !planner->make(&layout->plan, layout, planner->context) && !make_places(layout);
     }
     if (!good)
         moe_layout_free(layout);
@@ -224,8 +233,8 @@ static void fill_whole(struct moe_layout *layout)
     }
 }
 
-int moe_layout_from_routing(struct moe_layout *layout, const struct moe_shape *shape,
-    const struct moe_partition *partition, const struct llep_options *llep,
+int moe_layout_from_planner(struct moe_layout *layout, const struct moe_shape *shape,
+    const struct moe_partition *partition, const struct moe_planner *planner,
     const int32_t *const *idx)
 {
     int64_t *counts = malloc((size_t)(shape->ranks * shape->experts) * sizeof *counts);
@@ -233,13 +242,21 @@ int moe_layout_from_routing(struct moe_layout *layout, const struct moe_shape *s
         return -1;
     for (int r = 0; r < shape->ranks; r++)
         moe_count_routes(shape, r, idx[r], counts + r * shape->experts);
-    int status = moe_layout_plan(layout, shape, partition, llep, counts);
+    int status = moe_layout_plan(layout, shape, partition, planner, counts);
     free(counts);
     for (int r = 0; r < shape->ranks && status == 0; r++)
         status = moe_layout_rows(layout, r, idx[r], layout->table + r * moe_layout_cells(layout));
     if (status)
         moe_layout_free(layout);
     return status;
+}
+
+int moe_layout_from_routing(struct moe_layout *layout, const struct moe_shape *shape,
+    const struct moe_partition *partition, const struct llep_options *llep,
+    const int32_t *const *idx)
+{
+    struct moe_planner planner = llep_planner(llep);
+    return moe_layout_from_planner(layout, shape, partition, &planner, idx);
 }
 
 /* ---- agreeing ---------------------------------------------------------------------------------
@@ -259,25 +276,33 @@ static int gather_table(struct moe_layout *layout, const struct moe *m)
     return status;
 }
 
-static int gather_counts(const struct moe *m, int64_t *own, int64_t *all)
-{
-    if (!own || !all) {
-        dev_fail(m->dev, DEV_FAILED, "no host memory for the counts of routes");
-        return -1;
-    }
-    moe_count_routes(&m->shape, m->rank, m->idx, own);
-    return comm_host_all_gather(m->comm, own, all, m->shape.experts * (int64_t)sizeof *own);
-}
-
-enum dev_status moe_layout_agree(struct moe_layout *layout, const struct moe *m,
-    const struct moe_partition *partition, const struct llep_options *llep)
+int64_t *moe_gather_counts(const struct moe *m)
 {
     size_t experts = (size_t)m->shape.experts;
     int64_t *own = malloc(experts * sizeof *own);
     int64_t *all = malloc((size_t)m->shape.ranks * experts * sizeof *all);
+    int status = own && all ? 0 : -1;
+    if (status)
+        dev_fail(m->dev, DEV_FAILED, "no host memory for the counts of routes");
+    else
+        moe_count_routes(&m->shape, m->rank, m->idx, own);
+    if (status == 0)
+        status = comm_host_all_gather(m->comm, own, all, (int64_t)(experts * sizeof *own));
+    free(own);
+    if (status) {
+        free(all);
+        all = NULL;
+    }
+    return all;
+}
+
+enum dev_status moe_layout_agree_by(struct moe_layout *layout, const struct moe *m,
+    const struct moe_partition *partition, const struct moe_planner *planner)
+{
+    int64_t *all = moe_gather_counts(m);
     *layout = (struct moe_layout){0};
-    if (!gather_counts(m, own, all)) {
-        if (moe_layout_plan(layout, &m->shape, partition, llep, all))
+    if (all) {
+        if (moe_layout_plan(layout, &m->shape, partition, planner, all))
             dev_fail(m->dev, DEV_FAILED,
                 "no host memory for the layout, or a rank has more than %d routes", INT32_MAX);
         else if (partition->chunks == 1)
@@ -285,11 +310,17 @@ enum dev_status moe_layout_agree(struct moe_layout *layout, const struct moe *m,
         else
             gather_table(layout, m);
     }
-    free(own);
     free(all);
     if (dev_status(m->dev) != DEV_OK)
         moe_layout_free(layout);
     return dev_status(m->dev);
+}
+
+enum dev_status moe_layout_agree(struct moe_layout *layout, const struct moe *m,
+    const struct moe_partition *partition, const struct llep_options *llep)
+{
+    struct moe_planner planner = llep_planner(llep);
+    return moe_layout_agree_by(layout, m, partition, &planner);
 }
 
 /* ---- sums over the table ----------------------------------------------------------------------

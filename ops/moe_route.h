@@ -78,12 +78,27 @@ int moe_layout_from_routing(struct moe_layout *layout, const struct moe_shape *s
 enum dev_status moe_layout_agree(struct moe_layout *layout, const struct moe *m,
     const struct moe_partition *partition, const struct llep_options *llep);
 
+/* Who makes the plan, from the layout's counts: 0, or -1 when memory is short. An expert's segments
+ * may be empty here: its rank is lent the expert without routes for it. */
+struct moe_planner {
+    int (*make)(struct llep_plan *plan, const struct moe_layout *layout, const void *context);
+    const void *context;
+};
+int moe_layout_from_planner(struct moe_layout *layout, const struct moe_shape *shape,
+    const struct moe_partition *partition, const struct moe_planner *planner,
+    const int32_t *const *idx);
+enum dev_status moe_layout_agree_by(struct moe_layout *layout, const struct moe *m,
+    const struct moe_partition *partition, const struct moe_planner *planner);
+
 /* Its three steps: a rank's counts [experts]; plan and places from all ranks' counts [ranks,
  * experts], the table left zero; a rank's rows of the table [chunks, place_count]. 0, or -1 when
  * memory is short. */
 void moe_count_routes(const struct moe_shape *shape, int rank, const int32_t *idx, int64_t *counts);
+int64_t *moe_gather_counts(const struct moe *m); /* all ranks', on every rank; collective. The
+                                                    caller's to free; NULL after a failure */
 int moe_layout_plan(struct moe_layout *layout, const struct moe_shape *shape,
-    const struct moe_partition *partition, const struct llep_options *llep, const int64_t *counts);
+    const struct moe_partition *partition, const struct moe_planner *planner,
+    const int64_t *counts);
 int moe_layout_rows(const struct moe_layout *layout, int rank, const int32_t *idx, int32_t *rows);
 
 void moe_layout_free(struct moe_layout *layout);

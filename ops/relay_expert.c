@@ -29,7 +29,6 @@
  * default. Cost: P - 1 partitions travel in forward, P and P gradients in backward, in P + 1
  * exchanges; the experts' products twice in forward and backward together. */
 #include <stdlib.h>
-#include <string.h>
 #include "kernels/rank_sum.h"
 #include "ops/moe_lend.h"
 #include "ops/relay_hop.h"
@@ -101,21 +100,6 @@ static void gradients_alloc(struct ring *ring)
         (struct gradients){m->gate_gradient, m->up_gradient, m->down_gradient};
 }
 
-static void gather_counts(struct ring *ring)
-{
-    struct moe *m = ring->m;
-    size_t experts = (size_t)m->shape.experts;
-    int64_t *own = malloc(experts * sizeof *own);
-    ring->counts = malloc((size_t)ring->ranks * experts * sizeof *ring->counts);
-    if (!own || !ring->counts) {
-        dev_fail(m->dev, DEV_FAILED, "no host memory for all ranks' counts");
-    } else {
-        moe_count_routes(&m->shape, m->rank, m->idx, own);
-        comm_host_all_gather(m->comm, own, ring->counts, (int64_t)(experts * sizeof *own));
-    }
-    free(own);
-}
-
 static void sums_alloc(struct ring *ring, void *output)
 {
     struct moe *m = ring->m;
@@ -151,7 +135,7 @@ static enum dev_status ring_open(struct ring *ring, struct moe *m, bool backward
     if (backward)
         gradients_alloc(ring);
     if (backward && ring->ranks > 1)
-        gather_counts(ring);
+        ring->counts = moe_gather_counts(m);
     slots_alloc(ring);
     sums_alloc(ring, backward ? m->dx : m->y);
     relay_hop_open(&ring->hop, m, &ring->plan, backward);

@@ -48,8 +48,8 @@ sub npy {
     close $file or die "$path: $!";
 }
 
-my @impls = qw(llep alltoall alltoall-ckpt alltoall-dedup chunked pipelined-llep relay-expert
-  relay-token relay);
+my @impls = qw(llep alltoall alltoall-ckpt alltoall-dedup chunked fastermoe tutel janus pipelined-llep
+  relay-expert relay-token relay);
 
 # ---- the command that the suite was built for
 
@@ -104,6 +104,13 @@ for my $name (qw(Y dX dw)) {
 ($status, $text) = dispatch(
     "--impl pipelined-llep --ranks 2 --tokens 64 $small --chunk-count 4 --trace $dir/trace.json");
 ok($status == 0 && slurp("$dir/trace.json") =~ /X to experts/, '--trace names the exchanges', $text);
+
+($status, $text) = dispatch("--impl fastermoe --ranks 4 --tokens 40 $small --routing hot-expert,balanced");
+ok($status == 0 && $text =~ / hot-expert .* 3 +- +bitwise.* balanced .* 0 +- +bitwise/s,
+    'fastermoe shadows the hot expert on three ranks, and none where routing is balanced', $text);
+($status, $text) = dispatch("--impl tutel,janus --parts 1,3 --credits 1,4 --ranks 4 --tokens 20 $small --check reference");
+my $four = () = $text =~ /\bbitwise\b/g;
+ok($status == 0 && $four == 4, '--parts and --credits: bitwise', $text);
 
 # ---- the ring
 

@@ -8,11 +8,11 @@ struct moe_line {
     int64_t tokens, hidden, ffn, experts, topk, steps;
     struct option_counts tokens_per_rank;
     const char *routing;
-    int64_t hop_rows;
+    int64_t hop_rows, parts, credits;
     int overlap, grouped, volume;
     int keep, chunks, activation, data;
     int64_t chunk_budget, max_chunks, chunk_count, min_gemm;
-    double alpha, lambda;
+    double alpha, lambda, flops_per_byte;
 };
 
 /* Shape and routing, then the schedules' settings; both write into *line. */

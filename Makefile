@@ -80,7 +80,9 @@ SAN := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-om
 CFLAGS ?= $(if $(SANITIZE),-O1,-O3)
 override CFLAGS += -std=c11 $(EXACT) $(WARN) $(SAN) -pthread
 override LDFLAGS += $(SAN) -pthread
-override LDLIBS += -ljansson -lxxhash -lm
+# The MPI library of a program: the first, but for those that are linked once more with another.
+MPI_NAME = $(firstword $(MPI_NAMES))
+override LDLIBS += $(MPI_LIBS_$(MPI_NAME)) -ljansson -lxxhash -lm
 
 # Kernels whose file ends in _isa.c are compiled once per instruction set, each with ISA_NAME.
 ISA_FLAGS_generic :=
@@ -109,7 +111,11 @@ EMU_KERNEL_FLAGS := -march=x86-64-v3 -ftrivial-auto-var-init=pattern -Wno-maybe-
 
 LIB_DIRS := probe device kernels ops baselines reference bench/harness
 ISA_SRC := $(wildcard kernels/*_isa.c)
-LIB_SRC := $(filter-out $(ISA_SRC),$(wildcard $(addsuffix /*.c,$(LIB_DIRS))))
+# What only a build with MPI has.
+MPI_SRC := $(wildcard device/mpi*.c device/processes*.c device/heartbeat.c)
+# Of it, what includes mpi.h.
+MPI_CALLS := $(wildcard device/mpi*.c)
+LIB_SRC := $(filter-out $(ISA_SRC) $(if $(MPI_NAMES),,$(MPI_SRC)),$(wildcard $(addsuffix /*.c,$(LIB_DIRS))))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/obj/%.o) \
 	$(foreach isa,$(ISAS),$(ISA_SRC:%_isa.c=$(B)/obj/%_$(isa).o))
 LIB := $(B)/libflatpeak.a
@@ -147,7 +153,8 @@ FORMATTED := $(wildcard $(foreach d,$(LIB_DIRS) bench tests,$(foreach e,c h cu c
 
 # ---- rules -------------------------------------------------------------------------------------------
 
-$(eval $(call record,$(B)/flags,$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(LDFLAGS) $$(LDLIBS) $$(MPFR_LIBS)))
+$(eval $(call record,$(B)/flags,$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(LDFLAGS) $$(LDLIBS) $$(MPFR_LIBS) \
+	$$(foreach n,$$(MPI_NAMES),$$(MPI_CFLAGS_$$n) $$(MPI_LIBS_$$n))))
 $(eval $(call record,$(B)/objects,$$(LIB_OBJ)))
 
 # $(call run,VERB,FILE,COMMAND): the verb and the file, or under V=1 the command.
@@ -184,6 +191,9 @@ $(LIB): $(LIB_OBJ) $(B)/objects
 	@rm -f $@
 	$(call run,ar,$@,$(AR) rcs $@ $(LIB_OBJ))
 
+$(B)/obj/device/launch.o: MORE_FLAGS := $(if $(MPI_NAMES),-DHAVE_MPI)
+$(MPI_CALLS:%.c=$(B)/obj/%.o): MORE_FLAGS := $(MPI_CFLAGS_$(firstword $(MPI_NAMES)))
+
 LINK = $(CC) $(LDFLAGS) $(filter %.o %.a,$^) $(MORE_LIBS) $(LDLIBS) -o $@
 $(BIN): MORE_LIBS := $(if $(CUDA_FOUND),$(CUDA_LIBS))
 $(B)/bin/%: $(B)/obj/bench/%.o $(CUDA_PART) $(LIB)
@@ -206,6 +216,27 @@ TAMPERED := $(B)/tests/vocab_one_byte
 $(B)/tests/vocab_one_byte: $(B)/obj/tests/vocab_one_byte.o $(B)/obj/bench/vocab.o $(LIB)
 	@mkdir -p $(@D)
 	$(call run,link,$@,$(LINK))
+
+# The MPI programs and tests once more with every other library: BUILDDIR/NAME/vocab, ...
+MPI_PROGRAMS := vocab dispatch checkpoint optimizer
+MPI_TESTS := test_comm
+define mpi_rules
+$(MPI_CALLS:%.c=$(B)/$(1)/obj/%.o): $(B)/$(1)/obj/%.o: %.c $(B)/flags
+	@mkdir -p $$(@D)
+	$$(call run,cc,$$< ($(1)),$$(COMPILE) $$(MPI_CFLAGS_$(1)) -MMD -MP -c $$< -o $$@)
+$(MPI_PROGRAMS:%=$(B)/$(1)/%): MORE_LIBS := $$(if $(CUDA_FOUND),$(CUDA_LIBS))
+$(MPI_PROGRAMS:%=$(B)/$(1)/%): MPI_NAME := $(1)
+$(MPI_PROGRAMS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/bench/%.o $(MPI_CALLS:%.c=$(B)/$(1)/obj/%.o) \
+	$(CUDA_PART) $(LIB)
+	$$(call run,link,$$@,$$(LINK))
+$(MPI_TESTS:%=$(B)/$(1)/%): MPI_NAME := $(1)
+$(MPI_TESTS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/tests/%.o $(MPI_CALLS:%.c=$(B)/$(1)/obj/%.o) \
+	$(SUPPORT) $(LIB)
+	$$(call run,link,$$@,$$(LINK))
+endef
+OTHER_MPI := $(wordlist 2,9,$(MPI_NAMES))
+$(foreach n,$(OTHER_MPI),$(eval $(call mpi_rules,$(n))))
+MPI_RUNS := $(foreach n,$(OTHER_MPI),$(patsubst %,$(B)/$(n)/%,$(MPI_PROGRAMS) $(MPI_TESTS)))
 
 $(SLOW_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(if $(MPFR_LIBS),-DHAVE_MPFR)
 $(SLOW_TESTS): MORE_LIBS := $(MPFR_LIBS)

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "device/backend.h"
+#include "device/launch.h"
 #include "device/order.h"
+#include "device/profile.h"
 
 bool comm_usable(const struct comm *comm)
 {
@@ -207,15 +209,25 @@ static bool check_own_parts(struct comm *comm, const struct exchange *exchange)
     return true;
 }
 
+int comm_node(const struct comm *comm, int rank)
+{
+    const struct profile *machine = comm->dev->config.profiles;
+    int member = comm_member(comm, rank);
+    return machine ? (int)(member / machine->ranks_per_node) : launch_node(member);
+}
+
 static void count_traffic(struct comm *comm, const struct exchange *exchange)
 {
     struct comm_traffic *traffic = &comm->root->traffic;
+    int node = comm_node(comm, comm->rank);
     traffic->exchanges++;
     for (int i = 0; i < exchange->sends; i++) {
         traffic->logical_bytes += exchange->send[i].bytes;
         if (exchange->send[i].peer == comm->rank)
             continue;
         traffic->wire_bytes += exchange->send[i].bytes;
+        if (comm_node(comm, exchange->send[i].peer) != node)
+            traffic->network_bytes += exchange->send[i].bytes;
         traffic->messages++;
     }
 }
@@ -334,6 +346,15 @@ int comm_host_all_gather(struct comm *comm, const void *send, void *receive, int
         return -1;
     }
     return comm->transport->host_all_gather(comm, send, receive, bytes);
+}
+
+int comm_host_collect(struct comm *comm, void *array, int64_t at, int64_t bytes)
+{
+    if (!comm_usable(comm))
+        return -1;
+    if (!comm->transport->host_collect)
+        return 0;
+    return comm->transport->host_collect(comm, array, at, bytes);
 }
 
 int comm_barrier(struct comm *comm)

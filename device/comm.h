@@ -62,6 +62,11 @@ void comm_broadcast(struct comm *comm, struct stream *stream, void *data, int64_
 /* Rank p's `bytes` land at receive + p*bytes on every rank. 0, or -1 after an abort. */
 int comm_host_all_gather(struct comm *comm, const void *send, void *receive, int64_t bytes);
 
+/* Each rank has filled bytes at .. at + bytes - 1 of `array`, which is one array of the process
+ * that its ranks share. Afterwards rank 0's process has all ranks' parts in its own. 0, or -1 after
+ * an abort. */
+int comm_host_collect(struct comm *comm, void *array, int64_t at, int64_t bytes);
+
 /* All ranks arrive. 0, or -1 after an abort. */
 int comm_barrier(struct comm *comm);
 
@@ -72,6 +77,7 @@ void comm_abort(struct comm *comm, const char *reason);
 struct comm_traffic {
     int64_t logical_bytes; /* sent, to itself included */
     int64_t wire_bytes;    /* sent to other ranks */
+    int64_t network_bytes; /* of those, to ranks of other nodes */
     int64_t messages;      /* to other ranks, of more than 0 bytes */
     int64_t exchanges;
 };

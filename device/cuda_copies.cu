@@ -240,5 +240,6 @@ const struct comm_transport transport_cuda_copies = {
     .close = copies_close,
     .exchange = copies_exchange,
     .host_all_gather = copies_host_all_gather,
+    .host_collect = NULL,
     .abort = copies_abort,
 };

@@ -48,5 +48,6 @@ extern "C" const struct comm_transport transport_cuda = {
     .close = NULL,
     .exchange = NULL,
     .host_all_gather = NULL,
+    .host_collect = NULL,
     .abort = NULL,
 };

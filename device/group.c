@@ -24,8 +24,10 @@ struct group {
     struct waiter *waiters;
     bool failed;
     struct ranks_failure failure;
+    void (*tell)(void *context, const struct ranks_failure *failure);
+    void *tell_context;
     int left;
-    pthread_cond_t all_left;
+    pthread_cond_t more_left;
     struct member members[];
 };
 
@@ -48,7 +50,7 @@ struct group *group_create(const struct ranks_config *config)
     group->timeout_s = config->timeout_s > 0 ? config->timeout_s : 60;
     group->message_bytes_per_s = config->message_bytes_per_s;
     pthread_mutex_init(&group->lock, NULL);
-    pthread_cond_init(&group->all_left, NULL);
+    pthread_cond_init(&group->more_left, NULL);
     return group;
 }
 
@@ -56,7 +58,7 @@ void group_free(struct group *group)
 {
     if (!group)
         return;
-    pthread_cond_destroy(&group->all_left);
+    pthread_cond_destroy(&group->more_left);
     pthread_mutex_destroy(&group->lock);
     free(group);
 }
@@ -130,10 +132,20 @@ void group_abort(struct group *group, int rank, enum dev_status status, const ch
     group_lock(group);
     bool first = set_failure(group, rank, status, message);
     group_unlock(group);
-    if (first)
-        fail_members(group);
-    else
+    if (!first) {
         group_give_up(group, rank);
+        return;
+    }
+    if (group->tell)
+        group->tell(group->tell_context, &group->failure);
+    fail_members(group);
+}
+
+void group_on_abort(struct group *group,
+    void (*tell)(void *context, const struct ranks_failure *failure), void *context)
+{
+    group->tell = tell;
+    group->tell_context = context;
 }
 
 void group_give_up(struct group *group, int rank)
@@ -172,17 +184,22 @@ void group_leave(struct group *group, int rank)
     group_lock(group);
     group->members[rank].left = true;
     wake_all(group);
-    if (++group->left == group->size)
-        pthread_cond_broadcast(&group->all_left);
+    group->left++;
+    pthread_cond_broadcast(&group->more_left);
+    group_unlock(group);
+}
+
+void group_wait_left(struct group *group, int count)
+{
+    group_lock(group);
+    while (group->left < count)
+        pthread_cond_wait(&group->more_left, &group->lock);
     group_unlock(group);
 }
 
 void group_wait_all_left(struct group *group)
 {
-    group_lock(group);
-    while (group->left < group->size)
-        pthread_cond_wait(&group->all_left, &group->lock);
-    group_unlock(group);
+    group_wait_left(group, group->size);
 }
 
 bool group_has_left(const struct group *group, int rank)

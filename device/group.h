@@ -23,6 +23,12 @@ void group_join(struct group *group, int rank, struct device *dev);
  */
 void group_leave(struct group *group, int rank);
 void group_wait_all_left(struct group *group);
+/* Until `count` ranks have left. */
+void group_wait_left(struct group *group, int count);
+
+/* Called once, when the group fails, not under the lock; for what has to tell others. */
+void group_on_abort(struct group *group,
+    void (*tell)(void *context, const struct ranks_failure *failure), void *context);
 
 /* The group fails because of `rank`, unless it failed before: that rank's device with `status`, the
  * others' with DEV_ABORTED; every wait ends. Not under the lock. */

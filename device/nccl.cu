@@ -366,5 +366,6 @@ const struct comm_transport transport_nccl = {
     .close = nccl_close,
     .exchange = nccl_exchange,
     .host_all_gather = nccl_host_all_gather,
+    .host_collect = NULL,
     .abort = nccl_abort,
 };

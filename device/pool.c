@@ -17,7 +17,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include "probe/host.h"
+#include "device/launch.h"
 #include "probe/timing.h"
 
 #define SPIN_S 60e-6
@@ -312,7 +312,7 @@ struct dev_pool *dev_pool_create(int threads)
     if (!pool)
         return NULL;
     pool->threads = threads;
-    pool->cores = host_cpus();
+    pool->cores = launch_cpus();
     pool->free_tokens = threads;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->helper_wake, NULL);

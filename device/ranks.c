@@ -1,10 +1,11 @@
-/* A group of ranks as threads of this process. */
+/* A group of ranks: threads of this process, all of them or, where a launcher has started several
+ * processes, its share of them. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "device/backend.h"
 #include "device/board.h"
-#include "probe/host.h"
+#include "device/launch.h"
 
 #define RANKS_MAX 1024
 
@@ -13,6 +14,7 @@ struct ranks {
     struct dev_config device;
     struct group *group;
     struct board *board;
+    int first, local; /* the ranks that are threads of this process */
     int (*body)(struct rank *rank, void *context);
     void *context;
 };
@@ -35,7 +37,9 @@ static bool open_rank(struct ranks *ranks, struct rank *rank)
         group_abort(ranks->group, rank->index, status, error);
         return false;
     }
-    rank->comm = comm_open(rank->dev->backend->transport, ranks->board, rank->index, rank->dev);
+    const struct comm_transport *transport = launch_transport();
+    rank->comm = comm_open(transport ? transport : rank->dev->backend->transport, ranks->board,
+        rank->index, rank->dev);
     if (!rank->comm) {
         bool known = dev_status(rank->dev) != DEV_OK;
         group_abort(ranks->group, rank->index, known ? dev_status(rank->dev) : DEV_FAILED,
@@ -58,30 +62,36 @@ static void *rank_main(void *argument)
     }
     if (rank.dev)
         dev_sync(rank.dev);
+    launch_leave(rank.index - ranks->first);
     group_leave(ranks->group, rank.index);
-    group_wait_all_left(
-        ranks->group); /* until then others may read its memory or fail its device */
+    /* Until all have left others may read its memory or fail its device. */
+    group_wait_all_left(ranks->group);
     comm_close(rank.comm);
     dev_close(rank.dev);
     return NULL;
 }
 
-static void start_all(struct ranks *ranks, struct rank_thread *threads)
+/* Runs the ranks of this process. 0, or -1 when the group has failed. */
+static int run_all(struct ranks *ranks, struct rank_thread *threads, struct ranks_failure *failure)
 {
-    int count = ranks->config->count, started = 0;
+    int count = ranks->local, started = 0;
+    launch_begin_group(ranks->group, ranks->device.pool, ranks->config->timeout_s);
     for (; started < count; started++) {
         threads[started].ranks = ranks;
-        threads[started].index = started;
+        threads[started].index = ranks->first + started;
         if (pthread_create(&threads[started].thread, NULL, rank_main, &threads[started]))
             break;
     }
     if (started < count)
-        group_abort(ranks->group, started, DEV_FAILED,
+        group_abort(ranks->group, ranks->first + started, DEV_FAILED,
             "no thread for a rank: the system's limit of threads or mappings; use fewer ranks");
     for (int i = started; i < count; i++)
-        group_leave(ranks->group, i);
+        group_leave(ranks->group, ranks->first + i);
+    group_wait_left(ranks->group, count);
+    int result = launch_finish_group(ranks->group, failure);
     for (int i = 0; i < started; i++)
         pthread_join(threads[i].thread, NULL);
+    return result;
 }
 
 static int refuse(struct ranks_failure *failure, const char *message)
@@ -94,16 +104,14 @@ static int refuse(struct ranks_failure *failure, const char *message)
 
 static int run_group(struct ranks *ranks, struct ranks_failure *failure)
 {
-    struct rank_thread *threads = calloc((size_t)ranks->config->count, sizeof *threads);
+    struct rank_thread *threads = calloc((size_t)ranks->local, sizeof *threads);
     ranks->group = group_create(ranks->config);
     ranks->board = ranks->group ? board_create(ranks->group) : NULL;
     int result = -1;
-    if (threads && ranks->board) {
-        start_all(ranks, threads);
-        result = group_failed(ranks->group, failure) ? -1 : 0;
-    } else {
+    if (threads && ranks->board)
+        result = run_all(ranks, threads, failure);
+    else
         refuse(failure, "no memory for the ranks");
-    }
     board_free(ranks->board);
     group_free(ranks->group);
     free(threads);
@@ -123,12 +131,22 @@ int ranks_run(const struct ranks_config *config, int (*body)(struct rank *rank, 
     }
     if (config->message_bytes_per_s > 0 && config->device.kind != DEV_CPU)
         return refuse(failure, "paced messages are for ranks on the cpu device");
-    struct dev_pool *own_pool = config->device.pool ? NULL : dev_pool_create(host_cpus());
+    if (launch_started() && config->count != launch_ranks()) {
+        snprintf(message, sizeof message, "%d ranks; allowed: %d, %d in each of %d processes",
+            config->count, launch_ranks(), launch_ranks_per_process(), launch_processes());
+        return refuse(failure, message);
+    }
+    if (launch_started() && (config->device.kind != DEV_CPU || config->message_bytes_per_s > 0))
+        return refuse(
+            failure, "processes hold ranks of the cpu device, whose messages have no pace");
+    ranks.local = launch_started() ? launch_ranks_per_process() : config->count;
+    ranks.first = launch_started() ? launch_process() * ranks.local : 0;
+    struct dev_pool *own_pool = config->device.pool ? NULL : dev_pool_create(launch_cpus());
     if (own_pool)
         ranks.device.pool = own_pool;
     if (!ranks.device.pool)
         return refuse(failure, "no threads for kernels");
-    int share = dev_pool_threads(ranks.device.pool) / config->count;
+    int share = dev_pool_threads(ranks.device.pool) / ranks.local;
     if (!ranks.device.kernel_threads)
         ranks.device.kernel_threads = share > 1 ? share : 1;
     int result = run_group(&ranks, failure);

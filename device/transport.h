@@ -48,6 +48,10 @@ static inline int comm_member(const struct comm *comm, int rank)
     return comm->members ? comm->members[rank] : rank;
 }
 
+/* The node of a communicator's rank, for bytes that leave it: where its process is, or where the
+ * simulated machine has it. */
+int comm_node(const struct comm *comm, int rank);
+
 struct comm_transport {
     /* The root communicator of a rank of thread ranks, which meet on `board`. Sets comm->size and
      * state; comm->rank and dev are set. May put another transport in comm->transport. False when
@@ -66,6 +70,9 @@ struct comm_transport {
 
     /* 0, or -1 after an abort. */
     int (*host_all_gather)(struct comm *comm, const void *send, void *receive, int64_t bytes);
+
+    /* comm_host_collect; NULL where all ranks are threads of one process. */
+    int (*host_collect)(struct comm *comm, void *array, int64_t at, int64_t bytes);
 
     /* The group fails because of `rank`: every rank's device fails, whoever waits is woken. */
     void (*abort)(struct comm *comm, int rank, enum dev_status status, const char *message);

@@ -279,14 +279,53 @@ else
     report cuda 'no (nvcc not found)'
 fi
 
-mpicc=${MPICC:-mpicc}
+# mpi_library WRAPPER: true when a program can be built with it. Sets name, which tells libraries
+# apart, its flags, and the launcher that goes with it.
+mpi_library()
+{
+    have "$1" || return 1
+    # Open MPI's wrapper, then MPICH's and its relatives' (whose first word is the compiler).
+    mpi_cflags=$("$1" --showme:compile 2>/dev/null) ||
+        mpi_cflags=$("$1" -compile_info 2>/dev/null | sed 's/^[^ ]* //')
+    mpi_libs=$("$1" --showme:link 2>/dev/null) ||
+        mpi_libs=$("$1" -link_info 2>/dev/null | sed 's/^[^ ]* //')
+    # What compiling needs; warnings of its headers are not ours.
+    mpi_cflags=$(printf '%s\n' "$mpi_cflags" | tr ' ' '\n' |
+        sed -n 's/^-I/-isystem /p; /^-D/p; /^-pthread$/p' | tr '\n' ' ')
+    mpi_libs=$(printf '%s\n' "$mpi_libs" | tr ' ' '\n' | sed '/^-I/d' | tr '\n' ' ')
+    # shellcheck disable=SC2086
+    links mpi.h 'MPI_Request r; MPI_Iallgather(0, 0, MPI_BYTE, 0, 0, MPI_BYTE, MPI_COMM_WORLD, &r)' \
+        $mpi_cflags $mpi_libs || return 1
+    printf '#include <mpi.h>\n#ifdef OPEN_MPI\nname openmpi\n#elif defined MPICH_VERSION\n' \
+        >"$work/name.c"
+    printf 'name mpich\n#else\nname other\n#endif\n' >>"$work/name.c"
+    # shellcheck disable=SC2086
+    name=$($CC $mpi_cflags -E "$work/name.c" 2>/dev/null | sed -n 's/^name //p')
+    mpi_run=$(dirname "$(command -v "$1")")/$(basename "$1" | sed 's/cc/run/')
+    have "$mpi_run" || mpi_run=
+    [ -n "$name" ]
+}
+
+mpi_names=
+if [ "$MPI" != 0 ]; then
+    for wrapper in "${MPICC:-mpicc}" mpicc mpicc.openmpi mpicc.mpich; do
+        mpi_library "$wrapper" || continue
+        case " $mpi_names " in *" $name "*) continue ;; esac
+        mpi_names="$mpi_names $name"
+        variable "MPI_CFLAGS_$name" "$mpi_cflags"
+        variable "MPI_LIBS_$name" "$mpi_libs"
+        variable "MPI_RUN_$name" "$mpi_run"
+        report "mpi, $name" "yes ($wrapper${mpi_run:+, $mpi_run})"
+    done
+fi
+# The first is linked into the programs; tests run them with all.
+variable MPI_NAMES "${mpi_names# }"
 if [ "$MPI" = 0 ]; then
     report mpi 'no (MPI=0)'
-elif have "$mpicc"; then
-    version=$(mpirun --version 2>/dev/null | sed -n '1s/^mpirun (\(.*\)) */\1 /p')
-    report mpi "yes (${version:-$mpicc})"
+elif [ -n "$mpi_names" ]; then
+    report mpi "yes ($(echo "$mpi_names" | sed 's/^ //; s/ .*//') in the programs)"
 elif [ "$MPI" = 1 ]; then
-    fail "MPI=1, but $mpicc was not found (Debian: libopenmpi-dev openmpi-bin)"
+    fail "MPI=1, but ${MPICC:-mpicc} builds no program (Debian: libopenmpi-dev openmpi-bin)"
 else
-    report mpi "no ($mpicc not found)"
+    report mpi "no (${MPICC:-mpicc} not found, or it builds no program)"
 fi

@@ -1,6 +1,7 @@
-/* Messages between thread ranks: every collective at several sizes of group, uneven and empty
- * parts, communicators side by side, random patterns under random delays. Every byte that arrives
- * is compared with what its sender must have sent. */
+/* Messages between ranks, threads or, started by a launcher, processes: every collective at several
+ * sizes of group, uneven and empty parts, communicators side by side, random patterns under random
+ * delays. Every byte that arrives is compared with what its sender must have sent. */
+#include "device/launch.h"
 #include "tests/device_case.h"
 
 /* Byte `index` of what `from` sends `to` in `round`. */
@@ -45,18 +46,38 @@ struct tally {
     int64_t wrong[64]; /* by rank */
 };
 
+struct test {
+    int (*body)(struct rank *rank, void *context);
+    struct tally tally;
+};
+
+/* Every process knows all ranks' faults. */
+static int count_faults(struct rank *rank, void *context)
+{
+    struct test *test = context;
+    int64_t wrong[64];
+    if (test->body(rank, &test->tally) ||
+        comm_host_all_gather(rank->comm, &test->tally.wrong[rank->index], wrong, sizeof *wrong))
+        return -1;
+    for (int r = 0; launch_started() && r < rank->count; r++) {
+        if (r / launch_ranks_per_process() != launch_process())
+            test->tally.wrong[r] = wrong[r];
+    }
+    return 0;
+}
+
 /* Runs `body` on `count` ranks of two threads and reports whether all was right. */
 static void run_ranks(
     const char *name, struct ranks_config config, int (*body)(struct rank *rank, void *context))
 {
-    struct tally tally = {{0}};
+    struct test test = {.body = body};
     struct ranks_failure failure;
     int64_t wrong = 0;
     config.device.pool = dev_pool_create(2);
     config.device.check_order = true;
-    int result = ranks_run(&config, body, &tally, &failure);
+    int result = ranks_run(&config, count_faults, &test, &failure);
     for (int i = 0; i < config.count; i++)
-        wrong += tally.wrong[i];
+        wrong += test.tally.wrong[i];
     tap_ok(result == 0 && wrong == 0, "%s, %d ranks", name, config.count);
     if (result)
         tap_note("rank %d: %s", failure.rank, failure.message);
@@ -415,22 +436,36 @@ static int paced(struct rank *rank, void *context)
     return 0;
 }
 
-int main(void)
+static void run_collectives(int ranks)
+{
+    struct ranks_config config = {.count = ranks, .timeout_s = 20};
+    run_ranks("all-to-all-v", config, all_to_all);
+    run_ranks("all-gather-v", config, all_gather);
+    run_ranks("broadcast", config, broadcast);
+    run_ranks("ring", config, ring);
+    run_ranks("several parts to a peer", config, several_parts);
+    run_ranks("host all-gather and barrier", config, host_side);
+    run_ranks("barrier", config, barrier);
+    run_ranks("subsets and subsets of them", config, subsets);
+    run_ranks("200 random patterns on three communicators", config, random_patterns);
+}
+
+/* An argument is a number of ranks per process. */
+int main(int argc, char **argv)
 {
     static const int counts[] = {1, 2, 3, 4, 8};
-    for (int i = 0; i < 5; i++) {
-        struct ranks_config config = {.count = counts[i], .timeout_s = 20};
-        run_ranks("all-to-all-v", config, all_to_all);
-        run_ranks("all-gather-v", config, all_gather);
-        run_ranks("broadcast", config, broadcast);
-        run_ranks("ring", config, ring);
-        run_ranks("several parts to a peer", config, several_parts);
-        run_ranks("host all-gather and barrier", config, host_side);
-        run_ranks("barrier", config, barrier);
-        run_ranks("subsets and subsets of them", config, subsets);
-        run_ranks("200 random patterns on three communicators", config, random_patterns);
+    int status = launch_open("test_comm");
+    if (status >= 0)
+        return status;
+    if (argc > 1)
+        launch_set_ranks_per_process(atoi(argv[1]));
+    if (launch_started()) {
+        run_collectives(launch_ranks());
+    } else {
+        for (int i = 0; i < 5; i++)
+            run_collectives(counts[i]);
+        run_ranks("paced messages share a link",
+            (struct ranks_config){.count = 2, .timeout_s = 20, .message_bytes_per_s = 50e6}, paced);
     }
-    run_ranks("paced messages share a link",
-        (struct ranks_config){.count = 2, .timeout_s = 20, .message_bytes_per_s = 50e6}, paced);
-    return tap_done();
+    return launch_close(tap_done());
 }

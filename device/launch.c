@@ -1,0 +1,513 @@
+/* Launchers say in the environment that they have started a process, and how many. With more than
+ * one the process joins the others through MPI; what it learns of them is kept here. */
+#include "device/launch.h"
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "device/processes.h"
+#include "probe/host.h"
+#ifdef HAVE_MPI
+#include "device/mpi_engine.h"
+#endif
+
+#define EXIT_DIFFERENT 2 /* bad input: options that differ */
+#define EXIT_NO_JOB 3    /* environment */
+
+#define HOST_TEXT 64
+#define WORDS_TEXT 400
+#define GROUP_TIMEOUT_S 60 /* as group_create */
+
+/* Of every process. */
+struct place {
+    char host[HOST_TEXT];
+    cpu_set_t cpus; /* that it may run on */
+};
+
+static struct launch {
+    const char *program;
+    bool started;
+    int processes, process, per_process;
+    const char *library;
+    /* [processes], owned; NULL when alone */
+    struct place *places;
+    int *node, *local; /* node of each process, and which of the node's it is */
+    int node_count;
+    int node_cpus, cpus;
+    int said;  /* what stderr was while a command line is read, and what it is then: */
+    int words; /* what this process has to say of it; -1: not kept */
+} launch = {
+    .processes = 1, .per_process = 1, .library = "", .node_count = 1, .said = -1, .words = -1};
+
+/* ---- the launcher ---------------------------------------------------------------------------- */
+
+/* What launchers set to the number of processes: Open MPI, MPICH and its relatives (PMI), Slurm. */
+static const char *const size_variables[] = {
+    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
+
+/* How many processes a launcher says to have started; 1 when none did. */
+static int launched_processes(const char **variable)
+{
+    for (size_t i = 0; i < sizeof size_variables / sizeof *size_variables; i++) {
+        const char *text = getenv(size_variables[i]);
+        int count = text ? atoi(text) : 0;
+        if (count > 1) {
+            *variable = size_variables[i];
+            return count;
+        }
+    }
+    *variable = "";
+    return 1;
+}
+
+static int refuse(const char *program, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static int refuse(const char *program, const char *format, ...)
+{
+    va_list arguments;
+    fprintf(stderr, "%s: ", program);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    return EXIT_NO_JOB;
+}
+
+#ifdef HAVE_MPI
+
+/* ---- joining --------------------------------------------------------------------------------- */
+
+static struct mpi_job job;
+
+/* Nodes in the order of their first process; the place of each process on its node. */
+static void number_nodes(void)
+{
+    for (int p = 0, nodes = 0; p < launch.processes; p++) {
+        int leader = job.leaders[p];
+        launch.node[p] = leader == p ? nodes++ : launch.node[leader];
+        launch.local[p] = 0;
+        for (int q = 0; q < p; q++)
+            launch.local[p] += launch.node[q] == launch.node[p];
+        launch.node_count = nodes;
+    }
+}
+
+/* Cores of all processes of this node together, and how many processes share this one's. */
+static void share_cores(void)
+{
+    cpu_set_t all, both;
+    const cpu_set_t *own = &launch.places[launch.process].cpus;
+    int sharing = 0;
+    CPU_ZERO(&all);
+    for (int p = 0; p < launch.processes; p++) {
+        if (launch.node[p] != launch.node[launch.process])
+            continue;
+        CPU_OR(&all, &all, &launch.places[p].cpus);
+        CPU_AND(&both, own, &launch.places[p].cpus);
+        sharing += CPU_COUNT(&both) > 0;
+    }
+    int quota = host_cpus(), own_cpus = CPU_COUNT(own);
+    /* A quota of processor time holds for the node's processes together. */
+    int node_cpus = CPU_COUNT(&all);
+    if (quota < own_cpus && node_cpus > quota)
+        node_cpus = quota;
+    launch.node_cpus = node_cpus > 0 ? node_cpus : 1;
+    launch.cpus = quota / (sharing > 0 ? sharing : 1);
+    if (launch.cpus < 1)
+        launch.cpus = 1;
+}
+
+static bool find_places(void)
+{
+    size_t processes = (size_t)launch.processes;
+    struct place mine;
+    memset(&mine, 0, sizeof mine);
+    if (gethostname(mine.host, sizeof mine.host - 1))
+        snprintf(mine.host, sizeof mine.host, "unknown");
+    sched_getaffinity(0, sizeof mine.cpus, &mine.cpus);
+    launch.places = calloc(processes, sizeof *launch.places);
+    launch.node = calloc(processes, sizeof *launch.node);
+    launch.local = calloc(processes, sizeof *launch.local);
+    if (!launch.places || !launch.node || !launch.local)
+        return false;
+    mpi_gather(&mine, launch.places, sizeof mine);
+    number_nodes();
+    share_cores();
+    return true;
+}
+
+/* What another process than the main one prints is lost; what it has to say on stderr is kept until
+ * it is known whether the main one says the same. */
+static void keep_quiet(void)
+{
+    FILE *nowhere = freopen("/dev/null", "w", stdout);
+    (void)nowhere; /* without /dev/null there is nothing to be done */
+    launch.words = memfd_create("stderr", MFD_CLOEXEC);
+    launch.said = launch.words < 0 ? -1 : dup(STDERR_FILENO);
+    if (launch.said >= 0) {
+        fflush(stderr);
+        dup2(launch.words, STDERR_FILENO);
+    }
+}
+
+static int join(int expected, const char *variable)
+{
+    char error[160];
+    struct mpi_handlers handlers = heartbeat_handlers(launch.program);
+    if (mpi_start(&job, &handlers, error, sizeof error))
+        return refuse(launch.program, "%s", error);
+    launch.processes = job.processes;
+    launch.process = job.process;
+    launch.library = job.library;
+    if (job.processes != expected)
+        return refuse(launch.program,
+            "the launcher started %d processes (%s), but %s, which this build uses, knows of %d: "
+            "use its own mpirun, or build with MPICC=",
+            expected, variable, job.library, job.processes);
+    launch.started = true;
+    if (!find_places() || !heartbeat_start())
+        return refuse(launch.program, "no memory for %d processes", job.processes);
+    if (!launch_is_main())
+        keep_quiet();
+    return -1;
+}
+
+int launch_open(const char *program)
+{
+    const char *variable;
+    int expected = launched_processes(&variable);
+    launch.program = program;
+    return expected > 1 ? join(expected, variable) : -1;
+}
+
+int launch_close(int status)
+{
+    if (!launch.started)
+        return status;
+    int *all = malloc((size_t)launch.processes * sizeof *all);
+    if (all) {
+        launch_gather(&status, all, sizeof status);
+        status = all[0];
+    }
+    free(all);
+    heartbeat_end();
+    launch_follow(true); /* nobody is missed from here on */
+    mpi_stop();
+    launch.started = false;
+    free(launch.places);
+    free(launch.node);
+    free(launch.local);
+    free(job.leaders);
+    return status;
+}
+
+void launch_gather(const void *mine, void *all, int64_t bytes)
+{
+    if (launch.started)
+        mpi_gather(mine, all, bytes);
+    else
+        memcpy(all, mine, (size_t)bytes);
+}
+
+void launch_set_ranks_per_process(int ranks)
+{
+    launch.per_process = ranks;
+    if (launch.started && !heartbeat_start())
+        heartbeat_fatal(launch.process * ranks, "no memory for its ranks");
+}
+
+void launch_set_timeout(double timeout_s)
+{
+    if (launch.started)
+        heartbeat_timeout(timeout_s);
+}
+
+static void set_phase(const char *text)
+{
+    if (launch.started)
+        heartbeat_phase(text);
+}
+
+const struct comm_transport *launch_transport(void)
+{
+    return launch.started ? &transport_processes : NULL;
+}
+
+void launch_begin_group(struct group *group, struct dev_pool *pool, double timeout_s)
+{
+    if (launch.started)
+        processes_begin(group, pool, timeout_s > 0 ? timeout_s : GROUP_TIMEOUT_S);
+}
+
+void launch_leave(int local)
+{
+    if (launch.started)
+        heartbeat_leave(local);
+}
+
+int launch_finish_group(struct group *group, struct ranks_failure *failure)
+{
+    if (launch.started)
+        return processes_finish(group, failure);
+    return group_failed(group, failure) ? -1 : 0;
+}
+
+#else
+
+const struct comm_transport *launch_transport(void)
+{
+    return NULL;
+}
+
+void launch_begin_group(struct group *group, struct dev_pool *pool, double timeout_s)
+{
+    (void)group;
+    (void)pool;
+    (void)timeout_s;
+}
+
+void launch_leave(int local)
+{
+    (void)local;
+}
+
+int launch_finish_group(struct group *group, struct ranks_failure *failure)
+{
+    return group_failed(group, failure) ? -1 : 0;
+}
+
+int launch_open(const char *program)
+{
+    const char *variable;
+    int processes = launched_processes(&variable);
+    launch.program = program;
+    if (processes == 1)
+        return -1;
+    return refuse(program,
+        "a launcher started %d processes (%s), but this build has no MPI: build with MPI=1, or "
+        "start the program alone with --ranks %d",
+        processes, variable, processes);
+}
+
+int launch_close(int status)
+{
+    return status;
+}
+
+void launch_gather(const void *mine, void *all, int64_t bytes)
+{
+    memcpy(all, mine, (size_t)bytes);
+}
+
+void launch_set_ranks_per_process(int ranks)
+{
+    launch.per_process = ranks;
+}
+
+void launch_set_timeout(double timeout_s)
+{
+    (void)timeout_s;
+}
+
+static void set_phase(const char *text)
+{
+    (void)text;
+}
+
+#endif
+
+/* ---- what is known --------------------------------------------------------------------------- */
+
+bool launch_started(void)
+{
+    return launch.started;
+}
+
+bool launch_is_main(void)
+{
+    return launch.process == 0;
+}
+
+int launch_processes(void)
+{
+    return launch.processes;
+}
+
+int launch_process(void)
+{
+    return launch.process;
+}
+
+int launch_ranks_per_process(void)
+{
+    return launch.per_process;
+}
+
+int launch_ranks(void)
+{
+    return launch.processes * launch.per_process;
+}
+
+int launch_node_count(void)
+{
+    return launch.node_count;
+}
+
+int launch_node(int rank)
+{
+    return launch.node ? launch.node[rank / launch.per_process] : 0;
+}
+
+int launch_local_rank(int rank)
+{
+    if (!launch.local)
+        return rank;
+    return launch.local[rank / launch.per_process] * launch.per_process + rank % launch.per_process;
+}
+
+int launch_node_ranks(void)
+{
+    int processes = 0;
+    for (int p = 0; launch.node && p < launch.processes; p++)
+        processes += launch.node[p] == launch.node[launch.process];
+    return (processes ? processes : 1) * launch.per_process;
+}
+
+const char *launch_host(int rank)
+{
+    return launch.places ? launch.places[rank / launch.per_process].host : "this host";
+}
+
+const char *launch_library(void)
+{
+    return launch.library;
+}
+
+int launch_node_cpus(void)
+{
+    return launch.node_cpus ? launch.node_cpus : host_cpus();
+}
+
+int launch_cpus(void)
+{
+    return launch.cpus ? launch.cpus : host_cpus();
+}
+
+void launch_phase(const char *format, ...)
+{
+    char text[96];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    set_phase(text);
+}
+
+/* ---- agreement ------------------------------------------------------------------------------- */
+
+bool launch_all(bool mine)
+{
+    char own = mine, *all = calloc((size_t)launch.processes, 1);
+    bool every = mine;
+    if (!launch.started || !all) {
+        free(all);
+        return mine;
+    }
+    launch_gather(&own, all, 1);
+    for (int p = 0; p < launch.processes; p++)
+        every &= all[p] != 0;
+    free(all);
+    return every;
+}
+
+bool launch_follow(bool decision)
+{
+    return launch_all(!launch_is_main() || decision);
+}
+
+/* How a process came out of its command line. */
+struct start {
+    int status;
+    uint64_t hash;            /* of all its arguments */
+    char options[WORDS_TEXT]; /* their beginning */
+    char words[WORDS_TEXT];   /* of what it said */
+};
+
+/* FNV-1a; the end of each argument counts too. */
+static uint64_t hash_of(int argc, char *const *argv)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (int i = 1; i < argc; i++) {
+        for (const char *c = argv[i];; c++) {
+            hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+            if (!*c)
+                break;
+        }
+    }
+    return hash;
+}
+
+/* Gives stderr back and takes what was written meanwhile. */
+static void take_words(char *text, size_t size)
+{
+    text[0] = 0;
+    if (launch.said < 0)
+        return;
+    fflush(stderr);
+    ssize_t bytes = pread(launch.words, text, size - 1, 0);
+    text[bytes > 0 ? bytes : 0] = 0;
+    dup2(launch.said, STDERR_FILENO);
+    close(launch.said);
+    close(launch.words);
+    launch.said = launch.words = -1;
+}
+
+/* The status that differs from the main process's, said by it. */
+static int name_difference(const struct start *all)
+{
+    for (int p = 1; p < launch.processes; p++) {
+        int rank = p * launch.per_process;
+        if (all[p].hash != all[0].hash) {
+            fprintf(stderr,
+                "%s: rank %d on %s was started with other options than rank 0 on %s:\n"
+                "    %s\n    %s\n",
+                launch.program, rank, launch_host(rank), launch_host(0), all[p].options,
+                all[0].options);
+            return EXIT_DIFFERENT;
+        }
+        if (all[p].status != all[0].status) {
+            fprintf(stderr, "%s: rank %d on %s cannot go on: %s", launch.program, rank,
+                launch_host(rank), all[p].words[0] ? all[p].words : "it has not said why\n");
+            return all[p].status > 0 ? all[p].status : all[0].status;
+        }
+    }
+    return all[0].status;
+}
+
+int launch_agree(int status, int argc, char *const *argv)
+{
+    struct start mine = {.status = status, .hash = hash_of(argc, argv)};
+    struct start *all = launch.started ? malloc((size_t)launch.processes * sizeof *all) : NULL;
+    if (!all)
+        return status;
+    size_t used = 0;
+    for (int i = 1; i < argc && used < sizeof mine.options - 1; i++)
+        used += (size_t)snprintf(
+            mine.options + used, sizeof mine.options - used, "%s%s", i > 1 ? " " : "", argv[i]);
+    take_words(mine.words, sizeof mine.words);
+    launch_gather(&mine, all, sizeof mine);
+    int agreed = status;
+    if (launch_is_main())
+        agreed = name_difference(all);
+    free(all);
+    int *followed = malloc((size_t)launch.processes * sizeof *followed);
+    if (followed) {
+        launch_gather(&agreed, followed, sizeof agreed);
+        agreed = followed[0];
+    }
+    free(followed);
+    return agreed;
+}

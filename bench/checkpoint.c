@@ -23,11 +23,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "bench/harness/case.h"
+#include "bench/harness/job.h"
 #include "bench/harness/report.h"
 #include "bench/harness/stack_check.h"
 #include "bench/harness/stack_run.h"
 #include "bench/harness/units.h"
 #include "probe/host.h"
+#include "device/launch.h"
 #include "probe/trace.h"
 
 #define IMPL_MAX 16
@@ -316,23 +318,13 @@ static void describe_plan(const struct stack_impl *impl, const struct stack_shap
 static bool fits_machine(const struct stack_impl *impl, const struct stack_shape *shape,
     const struct stack_options *options, bool backward, struct case_result *result)
 {
-    char need[32], have[32];
-    int64_t limit = host_memory_limit_bytes();
     double total = 0;
     for (int r = 0; r < shape->ranks; r++) {
         struct stack_ledger ledger = replayed(impl, shape, options, r, backward);
         total += (double)(ledger.device.window.peak_bytes + ledger.host.window.peak_bytes) +
                  3 * (double)resident_bytes(shape, r);
     }
-    if (limit <= 0 || total <= (double)limit)
-        return true;
-    snprintf(need, sizeof need, "%.1f GiB", total / 0x1p30);
-    units_bytes(limit, have, sizeof have);
-    result->status = CASE_OOM;
-    snprintf(result->reason, sizeof result->reason,
-        "all ranks and the check need %s, this machine has %s (--plan prints the closed forms)",
-        need, have);
-    return false;
+    return job_fits(total, " (--plan prints the closed forms)", result);
 }
 
 /* ---- running a case ---------------------------------------------------------------------------
@@ -401,10 +393,28 @@ static void trace_step(struct program_state *p, struct report *report, const str
         snprintf(text, sizeof text, "%.1f%%", 100 * hidden_s / copies_s);
         case_result_figure(result, OVERLAP, hidden_s / copies_s, text);
     }
-    if (p->common.trace && trace_write(trace, p->common.trace))
-        report_failure(report, EXIT_ENVIRONMENT, "--trace: cannot write %s", p->common.trace);
+    job_write_trace(&p->common, trace, report);
     case_result_free(&scratch);
     trace_free(trace);
+}
+
+/* Checks the steps that were taken. True when they are right and can be measured. */
+static bool check_steps(struct program_state *p, struct report *report, struct stack_run *run,
+    struct case_result *result)
+{
+    char error[CASE_FAULT_MAX];
+    int64_t samples;
+    enum case_check level = case_check_level(
+        &p->common, stack_check_operations(&run->inputs->shape, run->backward), &samples);
+    report_progress(report, "checking");
+    if (run->collect &&
+        stack_check(&p->checker, run, level, samples, result, error, sizeof error)) {
+        result->status = CASE_ERROR;
+        snprintf(result->reason, sizeof result->reason, "check: %s", error);
+        return false;
+    }
+    case_result_count(result, "recomputes_per_layer", run->backward ? run->impl->recomputes : 0);
+    return case_verdict(result) != VERDICT_MISMATCH; /* a wrong result has no time */
 }
 
 /* Takes the steps for memory and bits; when they are right, again for time, and once more for the
@@ -412,29 +422,16 @@ static void trace_step(struct program_state *p, struct report *report, const str
 static void check_then_measure(struct program_state *p, struct report *report,
     struct stack_run *run, struct case_result *result)
 {
-    char error[CASE_FAULT_MAX];
-    int64_t samples;
-    enum case_check level = case_check_level(
-        &p->common, stack_check_operations(&run->inputs->shape, run->backward), &samples);
     report_progress(report, "running once");
     run->collect = !case_simulates(&p->common);
     if (stack_run(run, result)) {
         case_result_fail(result, &run->failure);
         return;
     }
-    report_progress(report, "checking");
-    int status = 0;
-    if (run->collect)
-        status = stack_check(&p->checker, run, level, samples, result, error, sizeof error);
+    bool right = launch_follow(check_steps(p, report, run, result));
     stack_outputs_free(&run->outputs);
-    if (status) {
-        result->status = CASE_ERROR;
-        snprintf(result->reason, sizeof result->reason, "check: %s", error);
+    if (!right)
         return;
-    }
-    case_result_count(result, "recomputes_per_layer", run->backward ? run->impl->recomputes : 0);
-    if (case_verdict(result) == VERDICT_MISMATCH)
-        return; /* a wrong result has no time */
     report_progress(report, "measuring");
     run->collect = false;
     run->steps = 1;
@@ -451,7 +448,7 @@ static void check_then_measure(struct program_state *p, struct report *report,
 static void run_on_pool(struct program_state *p, struct report *report,
     const struct stack_options *options, struct case_result *result)
 {
-    struct dev_pool *pool = dev_pool_create((int)p->common.threads);
+    struct dev_pool *pool = dev_pool_create(case_threads(&p->common));
     struct ranks_config ranks = case_ranks_config(&p->common, pool, NULL);
     struct timing_protocol protocol = case_timing_protocol(&p->common);
     struct stack_run run = {.impl = stack_impls[p->common.impl],
@@ -496,6 +493,9 @@ static void run_case(void *context, struct report *report, struct case_result *r
 int main(int argc, char **argv)
 {
     static struct program_state p;
+    int status = launch_open("checkpoint");
+    if (status >= 0)
+        return status;
     static const char *const dropped[] = {"load", "dump", NULL};
     const char *names[IMPL_MAX] = {NULL}, *summaries[IMPL_MAX] = {NULL};
     for (int i = 0; stack_impls[i] && i < IMPL_MAX - 1; i++) {
@@ -517,15 +517,16 @@ int main(int argc, char **argv)
         .impl_summaries = summaries,
         .figures = figure_names,
         .takes = takes};
-    int status = options_parse(&p.options, &program, argc, argv);
+    status = options_parse(&p.options, &program, argc, argv);
     if (status < 0)
         status = case_setup(&p.common, p.options);
     if (status < 0)
         status = check_all(&p);
+    status = launch_agree(status, argc, argv);
     if (status < 0)
         status = report_run(&p.common, p.options, &program, argc, argv, run_case, &p);
     stack_checker_free(&p.checker);
     stack_inputs_free(&p.inputs);
     options_free(p.options);
-    return status;
+    return launch_close(status);
 }

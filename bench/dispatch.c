@@ -20,6 +20,7 @@
 #include <string.h>
 #include "baselines/moe_shadow.h"
 #include "bench/harness/case.h"
+#include "bench/harness/job.h"
 #include "bench/harness/dump.h"
 #include "bench/harness/moe_check.h"
 #include "bench/harness/moe_line.h"
@@ -28,6 +29,7 @@
 #include "bench/harness/moe_run.h"
 #include "bench/harness/report.h"
 #include "bench/harness/units.h"
+#include "device/launch.h"
 #include "ops/moe_route.h"
 #include "probe/host.h"
 #include "probe/trace.h"
@@ -319,7 +321,7 @@ static int check_step(struct program_state *p, struct report *report, struct moe
     report_progress(report, "checking");
     if (moe_check(p->checker, run, inputs, level, samples, result, error, sizeof error))
         return fail(result, error);
-    if (p->common.dump && dump(p->common.dump, run, error, sizeof error)) {
+    if (p->common.dump && launch_is_main() && dump(p->common.dump, run, error, sizeof error)) {
         report_failure(report, EXIT_ENVIRONMENT, "--dump: %s", error);
         return -1;
     }
@@ -393,8 +395,8 @@ static int64_t worst_step(struct program_state *p, struct report *report, struct
         if (problem->steps > 1) /* the step that is kept describes its own load */
             p->described[0] = 0;
         run->inputs = &inputs;
-        bool good = check_step(p, report, run, &inputs, &one) == 0 &&
-                    case_verdict(&one) != VERDICT_MISMATCH;
+        bool good = launch_follow(check_step(p, report, run, &inputs, &one) == 0 &&
+                                  case_verdict(&one) != VERDICT_MISMATCH);
         fill_throughput(&inputs, (enum case_pass)p->common.pass, &one);
         peaks[step] = fullest_peak(&one);
         moe_outputs_free(&run->outputs);
@@ -440,21 +442,12 @@ static void measure(struct program_state *p, struct report *report, struct probl
 static bool fits_machine(const struct moe_shape *shape, struct case_result *result)
 {
     double tokens = 0, type = (double)dtype_bytes(shape->dtype);
-    char need[32], have[32];
     for (int r = 0; r < shape->ranks; r++)
         tokens += (double)shape->tokens[r];
     double weights = 3.0 * (double)shape->experts * (double)shape->ffn * (double)shape->hidden;
     double total = weights * (type + 4) + 4 * tokens * (double)shape->hidden * type +
                    tokens * shape->topk * ((double)shape->hidden * type + 24);
-    int64_t limit = host_memory_limit_bytes();
-    if (limit <= 0 || total <= (double)limit)
-        return true;
-    units_bytes((int64_t)total, need, sizeof need);
-    units_bytes(limit, have, sizeof have);
-    result->status = CASE_OOM;
-    snprintf(result->reason, sizeof result->reason,
-        "all ranks together need more than %s, this machine has %s", need, have);
-    return false;
+    return job_fits(total, "", result);
 }
 
 static void run_case(void *context, struct report *report, struct case_result *result)
@@ -477,7 +470,7 @@ static void run_case(void *context, struct report *report, struct case_result *r
         return;
     }
     struct trace *trace = p->common.trace ? trace_create() : NULL;
-    struct dev_pool *pool = dev_pool_create((int)p->common.threads);
+    struct dev_pool *pool = dev_pool_create(case_threads(&p->common));
     struct ranks_config ranks = case_ranks_config(&p->common, pool, trace);
     struct moe_run run = {.impl = moe_impls[p->common.impl],
         .options = &options,
@@ -491,8 +484,7 @@ static void run_case(void *context, struct report *report, struct case_result *r
         if (step >= 0)
             measure(p, report, &problem, &run, step, result);
     }
-    if (trace && trace_write(trace, p->common.trace))
-        report_failure(report, EXIT_ENVIRONMENT, "--trace: cannot write %s", p->common.trace);
+    job_write_trace(&p->common, trace, report);
     trace_free(trace);
     dev_pool_free(pool);
     moe_routing_free(&problem.routing);
@@ -512,6 +504,9 @@ static int prepare(struct program_state *p)
 int main(int argc, char **argv)
 {
     static struct program_state p;
+    int status = launch_open("dispatch");
+    if (status >= 0)
+        return status;
     const char *names[IMPL_MAX] = {NULL}, *summaries[IMPL_MAX] = {NULL};
     for (int i = 0; moe_impls[i] && i < IMPL_MAX - 1; i++) {
         names[i] = moe_impls[i]->name;
@@ -529,12 +524,13 @@ int main(int argc, char **argv)
         .impl_summaries = summaries,
         .figures = figure_names,
         .takes = takes};
-    int status = options_parse(&p.options, &program, argc, argv);
+    status = options_parse(&p.options, &program, argc, argv);
     if (status < 0)
         status = prepare(&p);
+    status = launch_agree(status, argc, argv);
     if (status < 0)
         status = report_run(&p.common, p.options, &program, argc, argv, run_case, &p);
     moe_checker_free(p.checker);
     options_free(p.options);
-    return status;
+    return launch_close(status);
 }

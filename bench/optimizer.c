@@ -27,9 +27,11 @@
 #include "bench/harness/adamw_run.h"
 #include "bench/harness/adamw_time.h"
 #include "bench/harness/case.h"
+#include "bench/harness/job.h"
 #include "bench/harness/model_list.h"
 #include "bench/harness/report.h"
 #include "bench/harness/units.h"
+#include "device/launch.h"
 #include "probe/host.h"
 #include "probe/trace.h"
 
@@ -216,21 +218,11 @@ static void describe_plan(
 static bool fits_machine(const struct program_state *p, const struct adamw_impl *impl,
     const struct sizes *s, struct case_result *result)
 {
-    char need[32], have[32];
-    int64_t limit = host_memory_limit_bytes(), ranks = p->common.ranks;
     int64_t rank = impl->expected_bytes(&s->shape, &s->options, &s->plan, -1) +
                    impl->expected_host_bytes(&s->shape, &s->options, &s->plan, -1) +
                    resident_bytes(s, false) + resident_bytes(s, true);
-    double total = (double)ranks * ((double)rank + 46.0 * (double)s->shape.params);
-    if (limit <= 0 || total <= (double)limit)
-        return true;
-    snprintf(need, sizeof need, "%.1f GiB", total / 0x1p30);
-    units_bytes(limit, have, sizeof have);
-    result->status = CASE_OOM;
-    snprintf(result->reason, sizeof result->reason,
-        "all ranks and the check need %s, this machine has %s (--plan prints the closed forms)",
-        need, have);
-    return false;
+    double total = (double)p->common.ranks * ((double)rank + 46.0 * (double)s->shape.params);
+    return job_fits(total, " (--plan prints the closed forms)", result);
 }
 
 /* ---- running a case ------------------------------------------------------------------------ */
@@ -337,11 +329,36 @@ static void trace_step(struct program_state *p, struct report *report, const str
     }
     if (adamw_run(&traced, &scratch) || stage_figures(p, s, run->impl, trace, result))
         report_failure(report, EXIT_ENVIRONMENT, "the traced step: %s", traced.failure.message);
-    if (p->common.trace && trace_write(trace, p->common.trace))
-        report_failure(report, EXIT_ENVIRONMENT, "--trace: cannot write %s", p->common.trace);
+    job_write_trace(&p->common, trace, report);
     adamw_run_free(&traced);
     case_result_free(&scratch);
     trace_free(trace);
+}
+
+/* Checks the steps that were taken. True when they are right and can be measured: a step that was
+ * not taken has no time either. */
+static bool check_steps(struct program_state *p, struct report *report, struct adamw_run *run,
+    struct case_result *result)
+{
+    char error[CASE_FAULT_MAX];
+    int64_t samples, held = adamw_inputs_held(run->inputs);
+    enum case_check level =
+        case_check_level(&p->common, adamw_check_operations(held, run->steps), &samples);
+    report_progress(report, "checking");
+    if (run->collect && adamw_check(run, level, samples, result, error, sizeof error)) {
+        result->status = CASE_ERROR;
+        snprintf(result->reason, sizeof result->reason, "check: %s", error);
+        return false;
+    }
+    if (!launch_is_main())
+        return true;
+    note_nonfinite(p, run, result);
+    if (p->common.dump &&
+        adamw_files_dump(p->common.dump, held, &run->outputs, error, sizeof error)) {
+        report_failure(report, EXIT_ENVIRONMENT, "--dump: %s", error);
+        return false;
+    }
+    return case_verdict(result) != VERDICT_MISMATCH && took_every_step(run);
 }
 
 /* Runs once for memory and bits; when they are right, again for time, and once more for the trace.
@@ -349,32 +366,16 @@ static void trace_step(struct program_state *p, struct report *report, const str
 static void check_then_measure(struct program_state *p, struct report *report,
     struct adamw_run *run, const struct sizes *s, struct case_result *result)
 {
-    char error[CASE_FAULT_MAX];
-    int64_t samples, held = adamw_inputs_held(run->inputs);
-    enum case_check level =
-        case_check_level(&p->common, adamw_check_operations(held, run->steps), &samples);
     report_progress(report, "running once");
     run->collect = !case_simulates(&p->common);
     if (adamw_run(run, result)) {
         case_result_fail(result, &run->failure);
         return;
     }
-    report_progress(report, "checking");
-    if (run->collect && adamw_check(run, level, samples, result, error, sizeof error)) {
-        result->status = CASE_ERROR;
-        snprintf(result->reason, sizeof result->reason, "check: %s", error);
-        return;
-    }
-    note_nonfinite(p, run, result);
-    if (p->common.dump &&
-        adamw_files_dump(p->common.dump, held, &run->outputs, error, sizeof error)) {
-        report_failure(report, EXIT_ENVIRONMENT, "--dump: %s", error);
-        return;
-    }
-    bool timed = case_verdict(result) != VERDICT_MISMATCH && took_every_step(run);
+    bool right = launch_follow(check_steps(p, report, run, result));
     adamw_run_free(run);
-    if (!timed)
-        return; /* a wrong result, or a step that was not taken, has no time */
+    if (!right)
+        return;
     report_progress(report, "measuring");
     run->collect = false;
     run->steps = 1;
@@ -393,7 +394,7 @@ static void run_on_pool(struct program_state *p, struct report *report, const st
     const struct adamw_inputs *inputs, struct case_result *result)
 {
     struct adamw_options options = adamw_line_options(&p->line);
-    struct dev_pool *pool = dev_pool_create((int)p->common.threads);
+    struct dev_pool *pool = dev_pool_create(case_threads(&p->common));
     struct ranks_config ranks = case_ranks_config(&p->common, pool, NULL);
     struct timing_protocol protocol = case_timing_protocol(&p->common);
     struct adamw_run run = {.impl = adamw_impls[p->common.impl],
@@ -480,6 +481,9 @@ static int prepare(struct program_state *p)
 int main(int argc, char **argv)
 {
     static struct program_state p;
+    int status = launch_open("optimizer");
+    if (status >= 0)
+        return status;
     static const char *const dropped[] = {"dtype", "pass", NULL};
     const char *names[IMPL_MAX] = {NULL}, *summaries[IMPL_MAX] = {NULL};
     for (int i = 0; adamw_impls[i] && i < IMPL_MAX - 1; i++) {
@@ -502,13 +506,14 @@ int main(int argc, char **argv)
         .impl_summaries = summaries,
         .figures = figure_names,
         .takes = takes};
-    int status = options_parse(&p.options, &program, argc, argv);
+    status = options_parse(&p.options, &program, argc, argv);
     if (status < 0)
         status = prepare(&p);
+    status = launch_agree(status, argc, argv);
     if (status < 0)
         status = report_run(&p.common, p.options, &program, argc, argv, run_case, &p);
     explain(&p);
     adamw_files_free(&p.files);
     options_free(p.options);
-    return status;
+    return launch_close(status);
 }

@@ -22,11 +22,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "bench/harness/case.h"
+#include "bench/harness/job.h"
 #include "bench/harness/report.h"
 #include "bench/harness/vocab_check.h"
 #include "bench/harness/vocab_files.h"
 #include "bench/harness/vocab_run.h"
 #include "bench/harness/units.h"
+#include "device/launch.h"
 #include "ops/ring_dtp.h"
 #include "probe/host.h"
 #include "probe/trace.h"
@@ -281,20 +283,11 @@ static int check_all(struct program_state *p)
 static bool fits_machine(const struct vocab_impl *impl, const struct vocab_shape *shape,
     const struct vocab_options *options, bool backward, struct case_result *result)
 {
-    int64_t total = 0, limit = host_memory_limit_bytes();
-    char need[32], have[32];
+    double total = 0;
     for (int r = 0; r < shape->ranks; r++)
-        total +=
-            resident_bytes(impl, shape, r) + impl->expected_bytes(shape, options, r, -1, backward);
-    if (limit <= 0 || total <= limit)
-        return true;
-    units_bytes(total, need, sizeof need);
-    units_bytes(limit, have, sizeof have);
-    result->status = CASE_OOM;
-    snprintf(result->reason, sizeof result->reason,
-        "all ranks together need %s, this machine has %s (--plan prints the closed forms)", need,
-        have);
-    return false;
+        total += (double)(resident_bytes(impl, shape, r) +
+                          impl->expected_bytes(shape, options, r, -1, backward));
+    return job_fits(total, " (--plan prints the closed forms)", result);
 }
 
 static void describe_plan(const struct vocab_impl *impl, const struct vocab_shape *shape,
@@ -360,35 +353,44 @@ static void fill_throughput(
                                                    : "6 N V H";
 }
 
-/* Runs once for memory and bits; when they are right, again for time. */
-static void check_then_measure(struct program_state *p, struct report *report,
-    struct vocab_run *run, struct vocab_inputs *inputs, struct case_result *result)
+/* Checks and describes what has run once. True when it is right and can be measured. */
+static bool check_once(struct program_state *p, struct report *report, struct vocab_run *run,
+    struct vocab_inputs *inputs, struct case_result *result)
 {
     char error[256];
     int64_t samples;
     enum case_check level = case_check_level(
         &p->common, vocab_check_operations(&inputs->shape, run->backward), &samples);
+    report_progress(report, "checking");
+    if (run->collect &&
+        vocab_check(p->checker, run, inputs, level, samples, result, error, sizeof error)) {
+        result->status = CASE_ERROR;
+        snprintf(result->reason, sizeof result->reason, "check: %s", error);
+        return false;
+    }
+    if (!launch_is_main())
+        return true;
+    describe_run(run, &inputs->shape, result);
+    if (p->common.dump &&
+        vocab_files_dump(p->common.dump, &inputs->shape, &run->outputs, error, sizeof error)) {
+        report_failure(report, EXIT_ENVIRONMENT, "--dump: %s", error);
+        return false;
+    }
+    return case_verdict(result) != VERDICT_MISMATCH; /* a wrong result has no time */
+}
+
+/* Runs once for memory and bits; when they are right, again for time. */
+static void check_then_measure(struct program_state *p, struct report *report,
+    struct vocab_run *run, struct vocab_inputs *inputs, struct case_result *result)
+{
     report_progress(report, "running once");
     run->collect = !case_simulates(&p->common);
     if (vocab_run(run, result)) {
         case_result_fail(result, &run->failure);
         return;
     }
-    report_progress(report, "checking");
-    if (run->collect &&
-        vocab_check(p->checker, run, inputs, level, samples, result, error, sizeof error)) {
-        result->status = CASE_ERROR;
-        snprintf(result->reason, sizeof result->reason, "check: %s", error);
+    if (!launch_follow(check_once(p, report, run, inputs, result)))
         return;
-    }
-    describe_run(run, &inputs->shape, result);
-    if (p->common.dump &&
-        vocab_files_dump(p->common.dump, &inputs->shape, &run->outputs, error, sizeof error)) {
-        report_failure(report, EXIT_ENVIRONMENT, "--dump: %s", error);
-        return;
-    }
-    if (case_verdict(result) == VERDICT_MISMATCH)
-        return; /* a wrong result has no time */
     vocab_outputs_free(&run->outputs);
     report_progress(report, "measuring");
     struct ranks_config untraced = *run->ranks; /* a trace shows one pass, not every repetition */
@@ -405,7 +407,7 @@ static void run_on_pool(struct program_state *p, struct report *report,
 {
     struct vocab_options options = current_options(p);
     struct trace *trace = p->common.trace ? trace_create() : NULL;
-    struct dev_pool *pool = dev_pool_create((int)p->common.threads);
+    struct dev_pool *pool = dev_pool_create(case_threads(&p->common));
     struct ranks_config ranks = case_ranks_config(&p->common, pool, trace);
     struct timing_protocol protocol = case_timing_protocol(&p->common);
     struct vocab_run run = {.impl = vocab_impls[p->common.impl],
@@ -422,8 +424,7 @@ static void run_on_pool(struct program_state *p, struct report *report,
         fill_throughput(result, shape, (enum case_pass)p->common.pass);
         result->rss_peak_bytes = host_rss_peak_bytes();
     }
-    if (trace && trace_write(trace, p->common.trace))
-        report_failure(report, EXIT_ENVIRONMENT, "--trace: cannot write %s", p->common.trace);
+    job_write_trace(&p->common, trace, report);
     vocab_outputs_free(&run.outputs);
     trace_free(trace);
     dev_pool_free(pool);
@@ -484,6 +485,9 @@ static int prepare(struct program_state *p)
 int main(int argc, char **argv)
 {
     static struct program_state p;
+    int status = launch_open("vocab");
+    if (status >= 0)
+        return status;
     const char *names[IMPL_MAX] = {NULL}, *summaries[IMPL_MAX] = {NULL};
     for (int i = 0; vocab_impls[i] && i < IMPL_MAX - 1; i++) {
         names[i] = vocab_impls[i]->name;
@@ -502,13 +506,14 @@ int main(int argc, char **argv)
         .impl_names = names,
         .impl_summaries = summaries,
         .takes = takes};
-    int status = options_parse(&p.options, &program, argc, argv);
+    status = options_parse(&p.options, &program, argc, argv);
     if (status < 0)
         status = prepare(&p);
+    status = launch_agree(status, argc, argv);
     if (status < 0)
         status = report_run(&p.common, p.options, &program, argc, argv, run_case, &p);
     vocab_checker_free(p.checker);
     vocab_files_free(&p.files);
     options_free(p.options);
-    return status;
+    return launch_close(status);
 }

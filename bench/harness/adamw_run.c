@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "bench/harness/job.h"
 #include "bench/harness/measure.h"
 #include "probe/seed.h"
 #include "probe/trace.h"
@@ -207,18 +208,23 @@ static void note_memory(struct on_rank *r)
 
 /* ---- the run ------------------------------------------------------------------------------- */
 
-static void collect(struct on_rank *r)
+static int collect(struct on_rank *r)
 {
     struct adamw_outputs *out = &r->run->outputs;
     float *const arrays[ADAMW_ARRAYS] = {out->p, out->m, out->v};
     for (int64_t i = 0; i < r->a.shape.tensors; i++) {
         const struct adamw_part *part = &r->a.shape.part[i];
         int64_t held = r->run->inputs->held_first[i] + part->global_first;
-        for (int array = 0; array < ADAMW_ARRAYS; array++)
+        for (int array = 0; array < ADAMW_ARRAYS; array++) {
             adamw_read_state(
                 &r->a, (enum adamw_array)array, part->first, part->count, arrays[array] + held);
-        dev_read(r->rank->dev, out->w + held, r->a.weights + part->first, part->count * 2);
+            if (job_collect_written(r->rank, arrays[array], held * 4, part->count * 4))
+                return -1;
+        }
+        if (job_collect(r->rank, out->w, held * 2, r->a.weights + part->first, part->count * 2))
+            return -1;
     }
+    return 0;
 }
 
 /* A trace is of the last step alone. */
@@ -277,9 +283,9 @@ static int run_open(struct on_rank *r)
     if (take_steps(r))
         return -1;
     note_memory(r);
-    if (r->run->collect)
-        collect(r);
-    return timed_steps(r);
+    if (r->run->collect && collect(r))
+        return -1;
+    return timed_steps(r) || job_gather_ranks(r->rank, r->result) ? -1 : 0;
 }
 
 static void demand_nothing_left(struct device *dev, const char *name)

@@ -8,8 +8,8 @@
 #include "bench/harness/interrupt.h"
 #include "bench/harness/simulate.h"
 #include "bench/harness/units.h"
+#include "device/launch.h"
 #include "kernels/isa.h"
-#include "probe/host.h"
 
 static const char *const dtype_names[] = {"f32", "bf16", NULL};
 static const char *const pass_names[] = {"forward", "backward", "both", NULL};
@@ -28,7 +28,16 @@ static const struct option common_options[] = {
         .fallback = "1",
         .low = 1,
         .high = 1024,
-        .help = "ranks, each a thread with its own device and memory"},
+        .help = "ranks, each with its own device and memory: threads, or as a launcher says"},
+    {.name = "ranks-per-process",
+        .kind = OPTION_COUNT,
+        .at = AT(ranks_per_process),
+        .role = OPTION_PROTOCOL,
+        .argument = "N",
+        .default_note = "1",
+        .low = 1,
+        .high = 128,
+        .help = "under mpirun or srun: ranks that are threads of each process"},
     {.name = "dtype",
         .kind = OPTION_NAME,
         .at = AT(dtype),
@@ -67,7 +76,7 @@ static const struct option common_options[] = {
         .axis = true,
         .low = 1,
         .high = 4096,
-        .help = "threads that run kernels, all ranks together; default: the cores it may use"},
+        .help = "threads that run kernels, all ranks of a host; default: the cores they may use"},
     {.name = "seed",
         .kind = OPTION_COUNT,
         .at = AT(seed),
@@ -215,12 +224,15 @@ struct option_group case_group(struct case_options *options, const char *const *
     _Static_assert(sizeof common_options / sizeof *common_options <= CASE_OPTIONS_MAX,
         "CASE_OPTIONS_MAX holds every common option");
     memcpy(options->table, common_options, sizeof common_options);
-    snprintf(options->threads_default, sizeof options->threads_default, "%d", host_cpus());
+    snprintf(options->threads_default, sizeof options->threads_default, "%d", launch_node_cpus());
+    snprintf(options->ranks_default, sizeof options->ranks_default, "%d", launch_ranks());
     for (int i = 0; i < options->table_count; i++) {
         if (!strcmp(options->table[i].name, "impl"))
             options->table[i].names = impl_names;
         else if (!strcmp(options->table[i].name, "threads"))
             options->table[i].fallback = options->threads_default;
+        else if (!strcmp(options->table[i].name, "ranks"))
+            options->table[i].fallback = options->ranks_default;
     }
     return (struct option_group){"Common", options->table, options->table_count, options};
 }
@@ -266,6 +278,32 @@ static int setup_device(struct case_options *options, struct options *parsed)
     return EXIT_ENVIRONMENT;
 }
 
+/* Where a launcher has started processes, they are the ranks. */
+static int setup_launch(struct case_options *options, struct options *parsed)
+{
+    int per_process = options->ranks_per_process > 0 ? (int)options->ranks_per_process : 1;
+    if (!launch_started())
+        return options->ranks_per_process < 0
+                   ? -1
+                   : options_refuse(parsed, "ranks-per-process",
+                         "has no effect without a launcher: --ranks are threads");
+    if (options->device_kind != DEV_CPU)
+        return options_refuse(
+            parsed, "device", "got '%.80s', allowed cpu under a launcher", options->device_text);
+    if (options_given(parsed, "message-gbps"))
+        return options_refuse(
+            parsed, "message-gbps", "messages between processes go as fast as they go");
+    launch_set_ranks_per_process(per_process);
+    launch_set_timeout(options->timeout_s);
+    options_default_count(parsed, "ranks", launch_ranks());
+    for (options_rewind(parsed); options_next(parsed);) {
+        if (options->ranks != launch_ranks())
+            return options_refuse(parsed, "ranks", "got %lld, allowed %d (%d processes of %d)",
+                (long long)options->ranks, launch_ranks(), launch_processes(), per_process);
+    }
+    return -1;
+}
+
 static int setup_check(struct case_options *options, const struct options *parsed)
 {
     static const char allowed[] = "reference, sample:N (N at least 1), baseline, off";
@@ -305,7 +343,7 @@ static int setup_writable(const struct options *parsed, const char *name, const 
 {
     char folder[4096];
     const char *slash = path ? strrchr(path, '/') : NULL;
-    if (!path || !access(path, W_OK))
+    if (!path || !launch_is_main() || !access(path, W_OK))
         return -1;
     if (errno == ENOENT) {
         if (slash)
@@ -325,6 +363,8 @@ int case_setup(struct case_options *options, struct options *parsed)
     if (!options_next(parsed))
         return EXIT_BAD_INPUT;
     int status = setup_device(options, parsed);
+    if (status < 0)
+        status = setup_launch(options, parsed);
     if (status < 0)
         status = setup_check(options, parsed);
     if (status < 0)
@@ -372,6 +412,20 @@ void case_check_text(enum case_check check, int64_t samples, char *text, int siz
         snprintf(text, (size_t)size, "%s", names[check]);
 }
 
+/* Ranks of the current case on this process's host. */
+static int64_t ranks_here(const struct case_options *options)
+{
+    return launch_started() ? launch_node_ranks() : options->ranks;
+}
+
+int case_threads(const struct case_options *options)
+{
+    if (!launch_started())
+        return (int)options->threads;
+    int64_t own = options->threads * launch_ranks_per_process() / launch_node_ranks();
+    return own > 1 ? (int)own : 1;
+}
+
 struct ranks_config case_ranks_config(
     const struct case_options *options, struct dev_pool *pool, struct trace *trace)
 {
@@ -397,7 +451,7 @@ struct ranks_config case_ranks_config(
     device->serial_streams = options->streams == 1;
     device->check_order = options->check_order;
     /* Ranks compute at the same time: each kernel is as wide as its rank's share of the threads. */
-    int64_t width = options->threads / options->ranks;
+    int64_t width = options->threads / ranks_here(options);
     device->kernel_threads = (int)(width > 1 ? width : 1);
     device->pool = pool;
     device->trace = trace;
@@ -434,10 +488,10 @@ struct timing_protocol case_timing_protocol(const struct case_options *options)
 
 bool case_oversubscribed(const struct case_options *options)
 {
-    int cpus = host_cpus();
+    int cpus = launch_node_cpus();
     if (case_simulates(options))
         return false; /* its clocks do not depend on threads */
-    return options->ranks > cpus || options->threads > cpus;
+    return ranks_here(options) > cpus || options->threads > cpus;
 }
 
 bool case_simulates(const struct case_options *options)

@@ -33,8 +33,9 @@ struct case_options {
     /* by option, of the current case */
     int impl; /* index into the program's impl_names */
     int64_t ranks, threads;
-    int dtype; /* enum dtype */
-    int pass;  /* enum case_pass */
+    int64_t ranks_per_process; /* -1 = 1 */
+    int dtype;                 /* enum dtype */
+    int pass;                  /* enum case_pass */
     int64_t iters, warmup;
     double min_time_s, timeout_s;
     int64_t seed;
@@ -56,7 +57,7 @@ struct case_options {
 
     struct option table[CASE_OPTIONS_MAX]; /* behind case_group */
     int table_count;
-    char threads_default[16];
+    char threads_default[16], ranks_default[16];
 };
 
 /* The common options as a group that writes into *options (which must outlive the parsed options).
@@ -79,7 +80,10 @@ enum case_check case_check_level(
 /* "reference", "sample:64", "baseline", "off": what a record says it was checked against. */
 void case_check_text(enum case_check check, int64_t samples, char *text, int size);
 
-/* Devices and ranks of the current case. `pool` has options->threads threads; trace may be NULL. */
+/* How many of the current case's threads are this process's. */
+int case_threads(const struct case_options *options);
+
+/* Devices and ranks of the current case. `pool` has case_threads() threads; trace may be NULL. */
 struct ranks_config case_ranks_config(
     const struct case_options *options, struct dev_pool *pool, struct trace *trace);
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "bench/harness/interrupt.h"
+#include "bench/harness/job.h"
 
 struct report_of_rank {
     double time_s;
@@ -101,6 +102,8 @@ int measure_ranks(const struct rank *rank, const struct timing_protocol *protoco
         if (!status) {
             timing_summarise(own.samples_s, own.count, &summary);
             *own_median_s = summary.median_s;
+            if (body->machines)
+                status = job_gather_samples(rank, &own, body->machines);
         }
         timing_free(&own);
     }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "bench/harness/job.h"
 #include "bench/harness/measure.h"
 
 /* Elements loaded at a time. */
@@ -65,22 +66,24 @@ static void unload_all(struct moe *m)
         dev_free(m->dev, (void *)(uintptr_t)blocks[i]);
 }
 
-static void collect(struct moe *m, struct moe_run *run)
+static int collect(struct rank *rank, struct moe *m, struct moe_run *run)
 {
     const struct moe_shape *s = &m->shape;
     struct moe_outputs *out = &run->outputs;
     int64_t token = moe_first_token(s, m->rank), tokens = s->tokens[m->rank];
     int64_t row_bytes = s->hidden * dtype_bytes(s->dtype), slots = tokens * s->topk;
     int64_t values = moe_experts_per_rank(s) * s->ffn * s->hidden, expert = m->rank * values;
-    dev_read(m->dev, (char *)out->y + token * row_bytes, m->y, tokens * row_bytes);
-    if (!run->backward)
-        return;
-    dev_read(m->dev, (char *)out->dx + token * row_bytes, m->dx, tokens * row_bytes);
-    dev_read(m->dev, out->router_gradient + token * s->topk, m->router_gradient, slots * 4);
-    if (m->gate)
-        dev_read(m->dev, out->gate_gradient + expert, m->gate_gradient, values * 4);
-    dev_read(m->dev, out->up_gradient + expert, m->up_gradient, values * 4);
-    dev_read(m->dev, out->down_gradient + expert, m->down_gradient, values * 4);
+    int status = job_collect(rank, out->y, token * row_bytes, m->y, tokens * row_bytes);
+    if (status || !run->backward)
+        return status;
+    status = job_collect(rank, out->dx, token * row_bytes, m->dx, tokens * row_bytes) ||
+             job_collect(
+                 rank, out->router_gradient, token * s->topk * 4, m->router_gradient, slots * 4) ||
+             (m->gate &&
+                 job_collect(rank, out->gate_gradient, expert * 4, m->gate_gradient, values * 4)) ||
+             job_collect(rank, out->up_gradient, expert * 4, m->up_gradient, values * 4) ||
+             job_collect(rank, out->down_gradient, expert * 4, m->down_gradient, values * 4);
+    return status ? -1 : 0;
 }
 
 /* ---- repetitions --------------------------------------------------------------------------------
@@ -130,8 +133,8 @@ static int observed_once(struct rank *rank, struct repetition *rep)
     case_rank_window(seen, WINDOW_PASS, memory);
     seen->host_pinned_peak_bytes = dev_host_memory(rank->dev)->window.peak_bytes;
     rep->traffic = comm_traffic(rank->comm);
-    if (rep->run->collect)
-        collect(&rep->m, rep->run);
+    if (rep->run->collect && collect(rank, &rep->m, rep->run))
+        return -1;
     return release_once(rep);
 }
 
@@ -149,7 +152,7 @@ static int on_rank(struct rank *rank, void *context)
     if (dev_status(rank->dev) != DEV_OK)
         return -1;
     if (observed_once(rank, &rep) || case_result_traffic(rep.result, rank, &rep.traffic) ||
-        timed_repetitions(rank, &rep))
+        timed_repetitions(rank, &rep) || job_gather_ranks(rank, rep.result))
         return -1;
     unload_all(&rep.m);
     if (dev_memory(rank->dev)->live_bytes || dev_host_memory(rank->dev)->live_bytes)

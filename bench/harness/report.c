@@ -11,8 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 #include "bench/harness/interrupt.h"
+#include "bench/harness/job.h"
 #include "bench/harness/simulate.h"
 #include "bench/harness/units.h"
+#include "device/launch.h"
 #include "kernels/isa.h"
 #include "probe/host.h"
 #include "probe/record.h"
@@ -34,6 +36,7 @@ struct report {
     struct options *options;
     const struct program *program;
     FILE *out, *err;
+    FILE *nowhere; /* owned */
     json_t *run, *env;
 
     int *widths; /* of each option's column; 0 = no column */
@@ -166,7 +169,7 @@ static void print_header(struct report *report)
     if (report->oversubscribed)
         fprintf(out,
             "more ranks or threads than the %d cores here: ranks take turns, and times say so\n",
-            host_cpus());
+            launch_node_cpus());
     for (int i = 0; i < options_count(report->options); i++) {
         if (report->widths[i])
             fprintf(out, "%*s  ", report->widths[i], heading(options_at(report->options, i)));
@@ -204,7 +207,12 @@ struct report *report_open(const struct case_options *common, struct options *op
     report->out = program->out ? program->out : stdout;
     report->err = program->err ? program->err : stderr;
     report->cases = options_cases(options);
-    report->progress = isatty(STDERR_FILENO);
+    report->progress = launch_is_main() && isatty(STDERR_FILENO);
+    if (!launch_is_main()) { /* the main process prints */
+        report->nowhere = fopen("/dev/null", "w");
+        if (report->nowhere)
+            report->out = report->err = report->nowhere;
+    }
     measure_columns(report);
     if (common->csv)
         report_csv_header(report->out, options, program->figures);
@@ -224,7 +232,7 @@ static void clear_progress(struct report *report)
 
 bool report_next(struct report *report)
 {
-    if (interrupt_seen() || !options_next(report->options))
+    if (!launch_all(!interrupt_seen()) || !options_next(report->options))
         return false;
     report->started++;
     return true;
@@ -232,10 +240,12 @@ bool report_next(struct report *report)
 
 void report_progress(struct report *report, const char *phase)
 {
+    const char *impl = report->program->impl_names[report->common->impl];
+    launch_phase("%s, case %lld, %s", impl, (long long)report->started, phase);
     if (!report->progress)
         return;
     fprintf(stderr, "\r\033[K[%lld/%lld] %s: %s", (long long)report->started,
-        (long long)report->cases, report->program->impl_names[report->common->impl], phase);
+        (long long)report->cases, impl, phase);
     fflush(stderr);
     report->progress_shown = true;
 }
@@ -403,6 +413,7 @@ static void print_line(struct report *report, const struct case_result *result, 
     }
     fputc('\n', out);
     print_faults(out, result, memory_fault);
+    job_name_ranks(out, result);
 }
 
 /* ---- a case --------------------------------------------------------------------------------- */
@@ -442,6 +453,9 @@ static void append_record(
     else
         rec_json(record, "run", json_deep_copy(report->run));
     rec_json(record, "env", json_deep_copy(report->env));
+    json_t *job = job_json();
+    if (job)
+        rec_json(record, "job", job);
     if (rec_append(report->common->json, record, error, sizeof error))
         report_failure(report, EXIT_ENVIRONMENT, "%s", error);
     json_decref(record);
@@ -464,7 +478,8 @@ void report_case(struct report *report, const struct case_result *result)
         case_memory_fault(result, fault, sizeof fault);
         print_faults(report->err, result, fault);
     }
-    if (report->common->json)
+    launch_phase("between two cases");
+    if (report->common->json && launch_is_main())
         append_record(report, impl, result, saved);
     report->failed_check |= status == EXIT_FAILED_CHECK;
     report->failed_environment |= status == EXIT_ENVIRONMENT;
@@ -519,6 +534,8 @@ int report_close(struct report *report)
         free(report->baselines[i].position);
     free(report->baselines);
     free(report->widths);
+    if (report->nowhere)
+        fclose(report->nowhere);
     json_decref(report->run);
     json_decref(report->env);
     free(report);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "bench/harness/report.h"
 #include "bench/harness/simulate.h"
+#include "device/launch.h"
 #include "probe/record.h"
 
 static json_t *subobject(json_t *parent, const char *key)
@@ -185,6 +186,14 @@ static void record_memory(json_t *record, const struct case_result *result, doub
 
 /* ---- ranks, traffic, counts ----------------------------------------------------------------- */
 
+static json_t *samples_json(const double *samples_s, int count)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(array, json_real(samples_s[i]));
+    return array;
+}
+
 static void record_ranks(json_t *record, const struct case_result *result)
 {
     int slowest = case_slowest_rank(result), fullest = case_fullest_rank(result, WINDOW_PASS);
@@ -199,6 +208,10 @@ static void record_ranks(json_t *record, const struct case_result *result)
             set_int(object, "peak_bytes", rank->windows[WINDOW_PASS].peak.peak_bytes);
         set_int(object, "resident_bytes", rank->resident_bytes);
         set_int(object, "routes", rank->routes);
+        if (result->rank_samples_s)
+            json_object_set_new(object, "samples_s",
+                samples_json(result->rank_samples_s + (int64_t)i * result->rank_sample_count,
+                    result->rank_sample_count));
         json_array_append_new(ranks, object);
     }
     rec_json(record, "ranks", ranks);
@@ -213,6 +226,8 @@ static void record_counts(json_t *record, const struct case_result *result)
     if (result->has_traffic) {
         rec_int(record, "traffic.logical_bytes", result->traffic.logical_bytes);
         rec_int(record, "traffic.wire_bytes", result->traffic.wire_bytes);
+        if (result->traffic.network_bytes > 0 || launch_node_count() > 1)
+            rec_int(record, "traffic.network_bytes", result->traffic.network_bytes);
         rec_int(record, "traffic.messages", result->traffic.messages);
         rec_int(record, "traffic.exchanges", result->traffic.exchanges);
     }

@@ -36,6 +36,7 @@ void case_result_free(struct case_result *result)
 {
     timing_free(&result->time);
     free(result->ranks);
+    free(result->rank_samples_s);
     json_decref(result->plan);
     memset(result, 0, sizeof *result);
 }
@@ -229,6 +230,7 @@ int case_result_traffic(
     for (int r = 0; status == 0 && r < rank->count; r++) {
         sum.logical_bytes += all[r].logical_bytes;
         sum.wire_bytes += all[r].wire_bytes;
+        sum.network_bytes += all[r].network_bytes;
         sum.messages += all[r].messages;
         sum.exchanges += all[r].exchanges;
     }

@@ -92,6 +92,8 @@ struct case_result {
 
     struct case_rank *ranks;
     int rank_count;
+    double *rank_samples_s; /* [rank_count][rank_sample_count], of processes; owned; NULL = none */
+    int rank_sample_count;
 
     int64_t driver_bytes, rss_peak_bytes;
     bool has_traffic;

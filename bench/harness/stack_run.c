@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "bench/harness/job.h"
 #include "bench/harness/measure.h"
 #include "probe/trace.h"
 
@@ -169,21 +170,26 @@ static int release_once(void *context)
     return dev_status(r->s.dev) == DEV_OK ? 0 : -1;
 }
 
-static void collect(struct on_rank *r)
+static int collect(struct on_rank *r)
 {
     struct stack_outputs *out = &r->run->outputs;
     const struct stack_shape *shape = &r->s.shape;
     const int64_t bytes = stack_row_bytes(shape, r->s.rank);
     float *const gradients[4] = {out->dgain, out->dgate, out->dup, out->ddown};
-    dev_read(r->s.dev, rows_at(shape, r->s.rank, out->y), r->s.y, bytes);
+    const int64_t at =
+        stack_first_token(shape, r->s.rank) * shape->hidden * dtype_bytes(shape->dtype);
+    if (job_collect(r->rank, out->y, at, r->s.y, bytes))
+        return -1;
     if (!r->run->backward)
-        return;
-    dev_read(r->s.dev, rows_at(shape, r->s.rank, out->dx), r->s.dx, bytes);
+        return 0;
+    if (job_collect(r->rank, out->dx, at, r->s.dx, bytes))
+        return -1;
     for (int i = 0; i < 4; i++) {
-        int64_t count = weight_count(shape, (enum stack_tensor)(STACK_GAIN + i));
-        dev_read(r->s.dev, gradients[i] + r->s.rank * count, r->gradients[i],
-            count * (int64_t)sizeof(float));
+        int64_t own = weight_count(shape, (enum stack_tensor)(STACK_GAIN + i)) * 4;
+        if (job_collect(r->rank, gradients[i], r->s.rank * own, r->gradients[i], own))
+            return -1;
     }
+    return 0;
 }
 
 /* Every layer as often as promised in the step that has ended. */
@@ -267,8 +273,8 @@ static int take_steps(struct on_rank *r)
             return -1;
         note_memory(r);
         demand_recomputes(r);
-        if (run->collect && step == run->steps - 1)
-            collect(r);
+        if (run->collect && step == run->steps - 1 && collect(r))
+            return -1;
         if (release_once(r))
             return -1;
         demand_released(r, resident);
@@ -292,7 +298,8 @@ static int on_rank(struct rank *rank, void *context)
     r.rank = rank;
     int status = load(&r);
     if (status == 0)
-        status = take_steps(&r) || timed_repetitions(&r) ? -1 : 0;
+        status =
+            take_steps(&r) || timed_repetitions(&r) || job_gather_ranks(rank, r.result) ? -1 : 0;
     stack_release(&r.s, r.run->impl);
     stack_pool_free(&r.s);
     unload(&r);

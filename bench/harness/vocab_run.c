@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "bench/harness/job.h"
 #include "bench/harness/measure.h"
 #include "kernels/strip.h"
 
@@ -72,21 +73,23 @@ static void unload(struct vocab *v)
 }
 
 /* Each rank writes its own rows of the global arrays. */
-static void collect(struct vocab *v, struct vocab_run *run)
+static int collect(struct rank *rank, struct vocab *v, struct vocab_run *run)
 {
     struct vocab_outputs *out = &run->outputs;
     const struct vocab_shape *shape = &v->shape;
     int64_t tokens = shape->tokens[v->rank], token = first_token(shape, v->rank);
-    dev_read(v->dev, out->max + token, v->max, tokens * 4);
-    dev_read(v->dev, out->log_z + token, v->log_z, tokens * 4);
-    dev_read(v->dev, out->loss + token, v->loss, tokens * 4);
+    if (job_collect(rank, out->max, token * 4, v->max, tokens * 4) ||
+        job_collect(rank, out->log_z, token * 4, v->log_z, tokens * 4) ||
+        job_collect(rank, out->loss, token * 4, v->loss, tokens * 4))
+        return -1;
     if (!run->backward)
-        return;
+        return 0;
     int64_t row_bytes = shape->hidden * dtype_bytes(shape->dtype);
     int64_t row = vocab_shard_first(shape->vocab, shape->ranks, v->rank);
     int64_t rows = vocab_shard_rows(shape->vocab, shape->ranks, v->rank);
-    dev_read(v->dev, (char *)out->dx + token * row_bytes, v->dx, tokens * row_bytes);
-    dev_read(v->dev, out->dw + row * shape->hidden, v->dw, rows * shape->hidden * 4);
+    if (job_collect(rank, out->dx, token * row_bytes, v->dx, tokens * row_bytes))
+        return -1;
+    return job_collect(rank, out->dw, row * shape->hidden * 4, v->dw, rows * shape->hidden * 4);
 }
 
 /* What one rank's repetitions work on. */
@@ -148,8 +151,8 @@ static int observed_once(struct rank *rank, struct repetition *rep)
     case_rank_window(seen, WINDOW_PASS, memory);
     note_expected(run, rank->index, &seen->windows[WINDOW_PASS]);
     rep->traffic = comm_traffic(rank->comm);
-    if (run->collect)
-        collect(&rep->v, run);
+    if (run->collect && collect(rank, &rep->v, run))
+        return -1;
     return release_once(rep);
 }
 
@@ -169,7 +172,7 @@ static int on_rank(struct rank *rank, void *context)
     if (rank->index == 0)
         rep.run->outputs.valid = rep.v.valid;
     if (observed_once(rank, &rep) || case_result_traffic(rep.result, rank, &rep.traffic) ||
-        timed_repetitions(rank, &rep))
+        timed_repetitions(rank, &rep) || job_gather_ranks(rank, rep.result))
         return -1;
     unload(&rep.v);
     if (dev_memory(rank->dev)->live_bytes)

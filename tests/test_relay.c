@@ -159,7 +159,7 @@ static struct comm_traffic traffic_of(
     const struct moe_impl *impl, const struct moe_inputs *inputs, bool backward)
 {
     static const struct moe_options options = {.hop_rows = 5};
-    struct comm_traffic traffic = {-1, -1, -1, -1};
+    struct comm_traffic traffic = {-1, -1, -1, -1, -1};
     struct dev_pool *pool = dev_pool_create(2);
     struct ranks_config ranks = {
         .count = inputs->shape.ranks, .device = {.kind = DEV_CPU, .pool = pool}, .timeout_s = 60};

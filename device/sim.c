@@ -16,6 +16,10 @@
 #define ADDRESSES_BEGIN ((uintptr_t)1 << 62)
 #define ADDRESSES_BYTES (INT64_C(1) << 61)
 
+/* A pinned block that the host has written to and freed keeps its memory for the next one, unless
+ * it is larger than this. */
+#define KEPT_BYTES (INT64_C(16) << 20)
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static void *sim_take(struct device *dev, int64_t bytes)
@@ -39,7 +43,8 @@ static void *sim_host_take(struct device *dev, int64_t bytes)
 static void sim_host_give(struct device *dev, void *block, int64_t bytes)
 {
     struct sim *sim = dev->state;
-    host_arena_forget(block, bytes);
+    if (bytes > KEPT_BYTES)
+        host_arena_forget(block, bytes);
     host_arena_give(&sim->host, block, bytes);
 }
 

@@ -214,37 +214,36 @@ static bool book(struct comm *comm, const struct exchange *exchange, struct cale
     return true;
 }
 
-/* When the links are through that the messages with the rank's partners use. */
-static int64_t end_of(const struct comm *comm, const struct exchange *exchange, int machine)
+/* Moves each machine's end to when the links are through that the messages with a partner use. */
+static void join_partner(
+    struct comm *comm, const struct exchange *exchange, int partner, struct calendar_span *spans)
 {
+    const struct sim *sim = sim_of(comm);
     const struct sim_comm *state = comm->state;
-    const struct profile *profile = &sim_of(comm)->clocks[machine].profile;
-    int64_t end_ps = 0;
-    for (int i = 0; i < exchange->partner_count; i++) {
-        int partner = exchange->partners[i], first;
-        const int64_t *through_ps = state->sides[partner]->through_ps[machine];
-        int near = same_node(comm, profile, partner) ? LINK_OUT : NETWORK_OUT;
-        bool receives = exchange_parts(exchange->receive, exchange->receives, partner, &first);
-        bool sends = exchange_parts(exchange->send, exchange->sends, partner, &first);
-        if (receives && through_ps[near] > end_ps)
-            end_ps = through_ps[near];
-        if (sends && through_ps[near + 1] > end_ps)
-            end_ps = through_ps[near + 1];
+    const struct side *side = state->sides[partner];
+    int first;
+    bool receives = exchange_parts(exchange->receive, exchange->receives, partner, &first);
+    bool sends = exchange_parts(exchange->send, exchange->sends, partner, &first);
+    for (int m = 0; m < sim->machines; m++) {
+        bool near = same_node(comm, &sim->clocks[m].profile, partner);
+        const int64_t *through_ps = &side->through_ps[m][near ? LINK_OUT : NETWORK_OUT];
+        if (receives && through_ps[0] > spans[m].end_ps)
+            spans[m].end_ps = through_ps[0];
+        if (sends && through_ps[1] > spans[m].end_ps)
+            spans[m].end_ps = through_ps[1];
     }
-    return end_ps;
 }
 
 static void complete(struct comm *comm, struct stream *stream, const struct exchange *exchange,
     struct calendar_span *spans)
 {
-    struct sim *sim = sim_of(comm);
+    const struct sim *sim = sim_of(comm);
     int64_t end_ps[DEV_MACHINES_MAX];
-    for (int m = 0; m < sim->machines; m++) {
-        int64_t others_ps = end_of(comm, exchange, m);
-        end_ps[m] = spans[m].end_ps > others_ps ? spans[m].end_ps : others_ps;
-    }
-    sim_trace(stream, TRACE_MESSAGE, exchange->label,
-        (struct calendar_span){spans[0].begin_ps, end_ps[0]});
+    for (int i = 0; i < exchange->partner_count; i++)
+        join_partner(comm, exchange, exchange->partners[i], spans);
+    for (int m = 0; m < sim->machines; m++)
+        end_ps[m] = spans[m].end_ps;
+    sim_trace(stream, TRACE_MESSAGE, exchange->label, spans[0]);
     sim_finish(stream, end_ps);
 }
 

@@ -304,6 +304,16 @@ static bool same(const char *a, const char *b)
     return a == b || (a && b && !strcmp(a, b));
 }
 
+/* Says that a rank is in something else than the one that came first. */
+static void tell_apart(const struct board *board, int rank, const char *mine, const char *theirs,
+    char *message, size_t room)
+{
+    int self = board->members[rank], other = board->members[board->gather.first];
+    bool lower = self < other;
+    snprintf(message, room, "ranks that should meet are in '%s' on rank %d and '%s' on rank %d",
+        lower ? mine : theirs, lower ? self : other, lower ? theirs : mine, lower ? other : self);
+}
+
 /* Enters the rank's next round. False when it cannot: `message` says why. */
 static bool enter_round(
     struct board *board, int rank, const char *what, int64_t bytes, char *message, size_t room)
@@ -322,9 +332,8 @@ static bool enter_round(
         }
     }
     if (!same(what, gather->what)) {
-        snprintf(message, room, "rank %d is in '%s', rank %d in '%s'",
-            board->members[gather->first], name_of(gather->what, gather->bytes),
-            board->members[rank], name_of(what, bytes));
+        tell_apart(
+            board, rank, name_of(what, bytes), name_of(gather->what, gather->bytes), message, room);
         return false;
     }
     if (bytes != gather->bytes) {

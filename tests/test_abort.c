@@ -1,7 +1,8 @@
-/* However a rank fails, every rank returns with an error that names the cause, within two seconds.
- */
+/* However a rank fails, every rank returns with an error that names the cause, within two seconds:
+ * on the cpu device and on the simulated one. */
 #include <stdatomic.h>
 #include "tests/device_case.h"
+#include "tests/sim_case.h"
 
 enum { RANKS = 4, CULPRIT = 2 };
 static const double WITHIN_S = 2;
@@ -316,27 +317,45 @@ static int body(struct rank *rank, void *context)
     return result;
 }
 
-static void run_scenario(const struct scenario *scenario, struct dev_pool *pool)
+/* Words in the message on the simulated device; NULL where the scenario is not there: its
+ * duplicates need no meeting, and it is never paced. It meets others on the host's thread, and
+ * finds at once where they are instead. */
+static const char *simulated_words(const struct scenario *scenario)
 {
+    if (scenario->others == duplicate || scenario->others == exchange_slowly)
+        return NULL;
+    return scenario->culprit == block_a_stream ? "'exchange' on rank 2" : scenario->words;
+}
+
+/* profile: of the simulated device; NULL = the cpu device. */
+static void run_scenario(
+    const struct scenario *scenario, struct dev_pool *pool, const struct profile *profile)
+{
+    const char *words = profile ? simulated_words(scenario) : scenario->words;
+    const char *device = profile ? "sim" : "cpu";
     struct outcome outcome = {.scenario = scenario};
     struct ranks_failure failure;
     bool slow = scenario->others == exchange_slowly;
     bool late = scenario->status == DEV_FAILED && strstr(scenario->words, "waited");
     struct ranks_config config = {.count = RANKS,
-        .device = {.pool = pool, .device_limit_bytes = (int64_t)1 << 30},
+        .device = {.kind = profile ? DEV_SIM : DEV_CPU,
+            .pool = pool,
+            .device_limit_bytes = (int64_t)1 << 30,
+            .profiles = profile},
         .message_bytes_per_s = slow ? 1e4 : 0,
         .timeout_s = late ? 0.3 : 20};
     double begin_s = timing_now_s();
     int result = ranks_run(&config, body, &outcome, &failure);
     double seconds = timing_now_s() - begin_s;
-    bool told = failure.status == scenario->status && strstr(failure.message, scenario->words) &&
+    bool told = failure.status == scenario->status && strstr(failure.message, words) &&
                 (scenario->rank < 0 || failure.rank == scenario->rank);
-    tap_ok(result == -1 && told, "%s: \"%s\"", scenario->name, failure.message);
+    tap_ok(result == -1 && told, "%s, %s: \"%s\"", device, scenario->name, failure.message);
     /* One that leaves, or returns, does not wait for the verdict. */
     int fine = scenario->culprit == leave_early || scenario->culprit == leave_partner ||
                scenario->culprit == return_negative;
-    tap_ok(atomic_load(&outcome.fine) == fine, "%s: every rank that waits fails", scenario->name);
-    tap_ok(seconds < WITHIN_S, "%s: within %g s", scenario->name, seconds);
+    tap_ok(atomic_load(&outcome.fine) == fine, "%s, %s: every rank that waits fails", device,
+        scenario->name);
+    tap_ok(seconds < WITHIN_S, "%s, %s: within %g s", device, scenario->name, seconds);
     if (!told)
         tap_note("status %d, rank %d", failure.status, failure.rank);
 }
@@ -384,8 +403,12 @@ static void test_after_a_failure(struct dev_pool *pool)
 int main(void)
 {
     struct dev_pool *pool = dev_pool_create(2);
-    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
-        run_scenario(&scenarios[i], pool);
+    struct profile profile = sim_case_profile();
+    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
+        run_scenario(&scenarios[i], pool, NULL);
+        if (simulated_words(&scenarios[i]))
+            run_scenario(&scenarios[i], pool, &profile);
+    }
     test_refusals(pool);
     test_after_a_failure(pool);
     dev_pool_free(pool);

@@ -104,7 +104,7 @@ NVCC_FLAGS := -O3 -std=c++17 -I. -fmad=false -ftz=false -prec-div=true -prec-sqr
 CXXFLAGS ?= $(if $(SANITIZE),-O1,-O2)
 override CXXFLAGS += -std=c++17 $(EXACT) -Wall -Wextra -Wno-unknown-pragmas \
 	$(if $(WERROR),-Werror) $(SAN) -pthread -Itests/cuda_emu
-EMU_KERNEL_FLAGS := -march=x86-64-v3 -ftrivial-auto-var-init=pattern -Wno-maybe-uninitialized \
+EMU_KERNEL_FLAGS := -march=x86-64-v3 -ftrivial-auto-var-init=pattern -Wno-unknown-warning-option -Wno-maybe-uninitialized \
 	-DHAVE_NCCL
 
 # ---- sources -----------------------------------------------------------------------------------------

@@ -19,17 +19,16 @@ struct move {
     bool scatter, streamed;
 };
 
-/* Rows of one FP32 or int32: a value per route. */
+/* Rows of four bytes: an FP32 or int32 per route. Two BF16 may begin at any even address. */
 static void move_words(const struct move *m, int64_t begin, int64_t end)
 {
-    uint32_t *to = (uint32_t *)m->to;
-    const uint32_t *from = (const uint32_t *)m->from;
+    const int64_t word_bytes = sizeof(uint32_t);
     if (m->scatter)
         for (int64_t i = begin; i < end; i++)
-            to[m->index[i]] = from[i];
+            memcpy(m->to + m->index[i] * word_bytes, m->from + i * word_bytes, word_bytes);
     else
         for (int64_t i = begin; i < end; i++)
-            to[i] = from[m->index[i]];
+            memcpy(m->to + i * word_bytes, m->from + m->index[i] * word_bytes, word_bytes);
 }
 
 /* A piece of the rows taken one after the other. */

@@ -6,11 +6,11 @@
  * A wait is a number that changes when all have come. Whoever comes last changes it and goes on;
  * the others find it changed when their turn comes. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <algorithm>
 #include <utility>
 #include <vector>
 #include "tests/cuda_emu/fiber.h"
+#include "tests/cuda_emu/memory.h"
 
 struct uint3 threadIdx, blockIdx;
 struct dim3 blockDim, gridDim;
@@ -53,7 +53,7 @@ struct shared {
 static struct {
     const struct kernel_launch *launch; /* NULL: no kernel runs */
     int64_t number;                     /* of the block, in the order of execution */
-    struct fiber *current;
+    struct fiber *current;              /* NULL between blocks */
     void *host_stack_pointer;
     const void *host_stack;
     size_t host_stack_bytes;
@@ -69,8 +69,7 @@ static struct {
     struct warp warps[THREADS_MAX / warpSize];
 } block;
 
-/* ---- faults
- * -------------------------------------------------------------------------------------- */
+/* ---- faults ---------------------------------------------------------------------------------- */
 
 void describe_place(char *text, int size)
 {
@@ -79,8 +78,11 @@ void describe_place(char *text, int size)
     if (!block.launch)
         return;
     symbol_name(block.launch->kernel, name, sizeof name);
-    snprintf(text, (size_t)size, " in kernel %s, block (%u, %u, %u), thread (%u, %u, %u)", name,
-        blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+    int length = snprintf(text, (size_t)size, " in kernel %s", name);
+    if (block.current && length < size)
+        snprintf(text + length, (size_t)(size - length),
+            ", block (%u, %u, %u), thread (%u, %u, %u)", blockIdx.x, blockIdx.y, blockIdx.z,
+            threadIdx.x, threadIdx.y, threadIdx.z);
 }
 
 /* No thread can get on. */
@@ -100,8 +102,7 @@ void describe_place(char *text, int size)
     fault("%d threads wait for ever, %d have ended", block.live, ended);
 }
 
-/* ---- turns
- * ---------------------------------------------------------------------------------------- */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 static inline void resume(struct fiber *fiber)
 {
@@ -135,8 +136,7 @@ static inline void wait_for_change(
     deadlock();
 }
 
-/* ---- barriers
- * ------------------------------------------------------------------------------------- */
+/* ---- barriers -------------------------------------------------------------------------------- */
 
 static inline void pass_barrier(void)
 {
@@ -171,8 +171,7 @@ int __syncthreads_count(int condition, int line)
     return *conditions;
 }
 
-/* ---- warps
- * ---------------------------------------------------------------------------------------- */
+/* ---- warps ----------------------------------------------------------------------------------- */
 
 int emulated_lane(void)
 {
@@ -218,15 +217,23 @@ uint64_t emulated_warp_take(
     return values[lane];
 }
 
-/* ---- shared memory
- * -------------------------------------------------------------------------------- */
+/* ---- shared memory --------------------------------------------------------------------------- */
 
 static void *allocate_shared(size_t bytes)
 {
-    void *storage = NULL;
-    if (posix_memalign(&storage, 16, bytes))
+    void *storage = zoned_allocate(bytes);
+    if (!storage)
         fault("no memory for %zu bytes of shared memory", bytes);
     return storage;
+}
+
+/* At a block's end. */
+static void check_shared(void)
+{
+    if (block.dynamic_shared)
+        check_zones(block.dynamic_shared, block.launch->shared_bytes, "shared");
+    for (const struct shared &shared : block.shared)
+        check_zones(shared.storage, shared.bytes, "shared");
 }
 
 void *emulated_shared(const void *site, size_t bytes)
@@ -253,11 +260,13 @@ void *emulated_dynamic_shared(void)
     return block.dynamic_shared;
 }
 
-/* ---- blocks
- * --------------------------------------------------------------------------------------- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* The frames of a function that is left for good would stay poisoned for the next block. */
+#define NEVER_RETURNS __attribute__((no_sanitize_address))
 
 /* Takes the thread that has ended from the ring and goes on with the next, or with the host. */
-static void fiber_end(struct fiber *self)
+NEVER_RETURNS static void fiber_end(struct fiber *self)
 {
     void *none = NULL;
     self->ended = true;
@@ -279,7 +288,7 @@ static void fiber_end(struct fiber *self)
     __builtin_unreachable();
 }
 
-static void fiber_main(void)
+NEVER_RETURNS static void fiber_main(void)
 {
     const void *stack = NULL;
     size_t bytes = 0;
@@ -351,6 +360,8 @@ static void run_block(const std::vector<int64_t> *order)
     fiber_leave(&state, first->number);
     fiber_switch(&block.host_stack_pointer, first->stack_pointer);
     fiber_arrive(state, NULL, NULL);
+    block.current = NULL;
+    check_shared();
 }
 
 void run_kernel(const struct kernel_launch *launch)
@@ -374,9 +385,10 @@ void run_kernel(const struct kernel_launch *launch)
             choose_order(&threads, count, (uint64_t)number + 3);
         run_block(&threads);
     }
-    free(block.dynamic_shared);
+    check_all_zones();
+    zoned_free(block.dynamic_shared);
     for (const struct shared &shared : block.shared)
-        free(shared.storage);
+        zoned_free(shared.storage);
     block.shared.clear();
     block.launch = NULL;
 }

@@ -3,9 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The tag makes a kernel known by its symbol: the emulator finds all kernels of a program in its
- * symbol table, and so can tell which of them ran. */
-#define __global__ __attribute__((abi_tag("kernel")))
+#define __global__
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))

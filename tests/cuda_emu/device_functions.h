@@ -13,8 +13,7 @@ static constexpr int warpSize = 32;
 extern struct uint3 threadIdx, blockIdx;
 extern struct dim3 blockDim, gridDim;
 
-/* ---- shared memory ----------------------------------------------------------------------------
- */
+/* ---- shared memory --------------------------------------------------------------------------- */
 
 template <typename T> struct emulated_type {
     using type = T;
@@ -31,7 +30,7 @@ void *emulated_dynamic_shared(void);
         emulated_shared(&name##_site, sizeof(typename emulated_type<T>::type)))
 #define EMULATED_DYNAMIC_SHARED(T, name) T *name = static_cast<T *>(emulated_dynamic_shared())
 
-/* ---- barriers ---------------------------------------------------------------------------------
+/* ---- barriers ----------------------------------------------------------------------------------
  * `line` is where the call stands: threads that meet must come from the same one. */
 
 void __syncthreads(int line = __builtin_LINE());
@@ -60,8 +59,7 @@ static inline void __threadfence_system(void)
 {
 }
 
-/* ---- warps ------------------------------------------------------------------------------------
- */
+/* ---- warps ----------------------------------------------------------------------------------- */
 
 /* The lanes of `mask` meet, each with a value of at most 8 bytes; gives all lanes' values, which
  * stay until the lane's next meeting. */
@@ -180,8 +178,7 @@ static inline unsigned __reduce_min_sync(unsigned mask, unsigned value, int line
     return ~__reduce_max_sync(mask, ~value, line);
 }
 
-/* ---- atomics -----------------------------------------------------------------------------------
- */
+/* ---- atomics --------------------------------------------------------------------------------- */
 
 template <typename T> struct emulated_is_atomic;
 template <> struct emulated_is_atomic<int> {
@@ -219,8 +216,7 @@ static inline T atomicCAS(
     return before;
 }
 
-/* ---- loads and stores that name a cache --------------------------------------------------------
- */
+/* ---- loads and stores that name a cache ------------------------------------------------------ */
 
 #define EMULATED_LOAD(name)                                                                        \
     template <typename T> static inline T name(const T *from)                                      \
@@ -246,8 +242,7 @@ EMULATED_STORE(__stcs)
 EMULATED_STORE(__stwt)
 #undef EMULATED_STORE
 
-/* ---- arithmetic --------------------------------------------------------------------------------
- */
+/* ---- arithmetic ------------------------------------------------------------------------------ */
 
 static inline float __fadd_rn(float a, float b)
 {
@@ -339,8 +334,7 @@ static inline double __ll2double_rn(long long a)
     return (double)a;
 }
 
-/* ---- bits ---------------------------------------------------------------------------------------
- */
+/* ---- bits ------------------------------------------------------------------------------------ */
 
 template <typename To, typename From> static inline To emulated_bits(From value)
 {

@@ -19,8 +19,7 @@
 /* What unwritten memory holds: NaN as FP32 and as BF16, -1 as an integer. */
 #define POISON 0xff
 
-/* ---- settings (settings.cpp): CUDA_EMU_*, read once ---------------------------------------------
- */
+/* ---- settings (settings.cpp): CUDA_EMU_*, read once ------------------------------------------ */
 
 enum order { ORDER_FORWARD, ORDER_REVERSE, ORDER_RANDOM };
 enum progress { PROGRESS_LATE, PROGRESS_EARLY, PROGRESS_RANDOM };
@@ -33,7 +32,7 @@ struct settings {
     int devices;
     int64_t memory_bytes; /* of each device */
     int64_t nccl_fails;   /* which group of NCCL fails, counted from 1; 0: none */
-    const char *coverage; /* NULL, or the file that a program appends its kernels to */
+    const char *coverage; /* NULL, or the file that a program appends the kernels that ran to */
 };
 
 const struct settings *emulator_settings(void); /* any thread, with or without the lock */
@@ -44,8 +43,7 @@ uint64_t random_below(uint64_t *state, uint64_t bound);
 /* Says what was done wrong, in which kernel and thread, and ends the process. */
 [[noreturn]] void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* ---- kernels (block.cpp, symbols.cpp)
- * ------------------------------------------------------------ */
+/* ---- kernels (block.cpp, symbols.cpp) -------------------------------------------------------- */
 
 struct kernel_launch {
     const void *kernel;
@@ -63,8 +61,7 @@ void symbol_name(const void *function, char *name, int size);
 /* For CUDA_EMU_COVERAGE. */
 void note_execution(const void *kernel);
 
-/* ---- streams (stream.cpp)
- * ------------------------------------------------------------------------ */
+/* ---- streams (stream.cpp) -------------------------------------------------------------------- */
 
 extern std::mutex lock;
 extern std::condition_variable changed; /* something was enqueued or completed */
@@ -93,8 +90,7 @@ void drain_default(std::unique_lock<std::mutex> *held, int device);
 /* The stream's device, -1 when there is no such stream. */
 int device_of(cudaStream_t stream);
 
-/* ---- the calling thread (runtime.cpp; no lock needed)
- * --------------------------------------------- */
+/* ---- the calling thread (runtime.cpp; no lock needed) ---------------------------------------- */
 
 int current_device(void);
 /* Keeps an error for cudaGetLastError and gives it back. */

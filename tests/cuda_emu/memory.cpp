@@ -3,8 +3,8 @@
  * touches of a device's memory. In other builds zones before and behind it are looked at after
  * every kernel. New memory is poison. */
 #include "tests/cuda_emu/memory.h"
-#include <stdio.h>
 #include <stdlib.h>
+#include <deque>
 #include <map>
 #include <set>
 #ifdef EMULATOR_ASAN
@@ -29,8 +29,43 @@ struct emulated_pool {
 static std::map<const char *, struct allocation> allocations; /* by address */
 static std::set<struct emulated_pool *> pools;
 
-/* ---- books
- * ---------------------------------------------------------------------------------------- */
+/* ---- storage with zones ---------------------------------------------------------------------- */
+
+void *zoned_allocate(size_t bytes)
+{
+    void *storage = NULL;
+    if (posix_memalign(&storage, ALIGNMENT, bytes + 2 * ZONE_BYTES))
+        return NULL;
+    char *address = (char *)storage + ZONE_BYTES;
+    memset(storage, ZONE_BYTE, bytes + 2 * ZONE_BYTES);
+    memset(address, POISON, bytes);
+    return address;
+}
+
+void zoned_free(void *address)
+{
+    if (address)
+        free((char *)address - ZONE_BYTES);
+}
+
+static bool zone_is_whole(const char *zone)
+{
+    for (int i = 0; i < ZONE_BYTES; i++)
+        if (zone[i] != (char)ZONE_BYTE)
+            return false;
+    return true;
+}
+
+void check_zones(const void *address, size_t bytes, const char *memory)
+{
+    const char *begin = (const char *)address;
+    bool before = zone_is_whole(begin - ZONE_BYTES);
+    if (!before || !zone_is_whole(begin + bytes))
+        fault("something wrote %s a block of %zu bytes of %s memory",
+            before ? "past the end of" : "before", bytes, memory);
+}
+
+/* ---- books ----------------------------------------------------------------------------------- */
 
 struct allocation *find_allocation(const void *from, size_t bytes)
 {
@@ -69,8 +104,7 @@ static void pool_settle(struct emulated_pool *pool, uint64_t keep_bytes)
         pool->reserved_bytes = needed;
 }
 
-/* ---- allocations
- * ---------------------------------------------------------------------------------- */
+/* ---- allocations ----------------------------------------------------------------------------- */
 
 /* Bytes that the device must still have for an allocation. */
 static int64_t wanted_bytes(const struct emulated_pool *pool, size_t bytes)
@@ -90,13 +124,9 @@ cudaError_t allocate(
     if (!pinned &&
         wanted_bytes(pool, bytes) > emulator_settings()->memory_bytes - allocated_bytes(device))
         return cudaErrorMemoryAllocation;
-    void *storage = NULL;
-    if (posix_memalign(&storage, ALIGNMENT, bytes + 2 * ZONE_BYTES))
+    char *address = (char *)zoned_allocate(bytes);
+    if (!address)
         return cudaErrorMemoryAllocation;
-    char *address = (char *)storage + ZONE_BYTES;
-    memset(storage, ZONE_BYTE, ZONE_BYTES);
-    memset(address, POISON, bytes);
-    memset(address + bytes, ZONE_BYTE, ZONE_BYTES);
     allocations[address] = {address, bytes, pinned, device, false, pool};
     if (pool) {
         pool->used_bytes += (int64_t)bytes;
@@ -108,46 +138,64 @@ cudaError_t allocate(
     return cudaSuccess;
 }
 
-static bool zone_is_whole(const char *zone)
+static void check_allocation(const struct allocation *allocation)
 {
-    for (int i = 0; i < ZONE_BYTES; i++)
-        if (zone[i] != (char)ZONE_BYTE)
-            return false;
-    return true;
-}
-
-static void check_zones(const struct allocation *allocation)
-{
-    bool before = zone_is_whole(allocation->address - ZONE_BYTES);
-    if (!before || !zone_is_whole(allocation->address + allocation->bytes))
-        fault("something wrote %s a block of %zu bytes of %s memory",
-            before ? "past the end of" : "before", allocation->bytes,
-            allocation->pinned ? "pinned" : "device");
+    check_zones(allocation->address, allocation->bytes, allocation->pinned ? "pinned" : "device");
 }
 
 void check_all_zones(void)
 {
     if (ZONE_BYTES)
         for (const auto &entry : allocations)
-            check_zones(&entry.second);
+            check_allocation(&entry.second);
+}
+
+/* ---- what was freed
+ * --------------------------------------------------------------------------------- It is kept for
+ * a while, poisoned, so that what still reads it reads poison and what writes to it is found. The
+ * sanitizer does that by itself. */
+
+struct grave {
+    char *address;
+    size_t bytes;
+};
+
+static std::deque<struct grave> graves;
+static size_t grave_bytes;
+#define GRAVE_BYTES_MAX (16u << 20)
+
+static void bury(char *address, size_t bytes)
+{
+    memset(address, POISON, bytes);
+    graves.push_back({address, bytes});
+    grave_bytes += bytes;
+    while (grave_bytes > (ZONE_BYTES ? GRAVE_BYTES_MAX : 0)) {
+        struct grave first = graves.front();
+        for (size_t i = 0; i < first.bytes; i++)
+            if (first.address[i] != (char)POISON)
+                fault("something wrote to a block of %zu bytes after it was freed", first.bytes);
+        zoned_free(first.address);
+        grave_bytes -= first.bytes;
+        graves.pop_front();
+    }
 }
 
 void release(struct allocation *allocation)
 {
     struct emulated_pool *pool = allocation->pool;
-    check_zones(allocation);
+    check_allocation(allocation);
     if (pool) {
         pool->used_bytes -= (int64_t)allocation->bytes;
         pool_settle(pool, pool->threshold_bytes);
     }
     expose_allocation(allocation, true);
     char *address = allocation->address;
+    size_t bytes = allocation->bytes;
     allocations.erase(address);
-    free(address - ZONE_BYTES);
+    bury(address, bytes);
 }
 
-/* ---- what the host must not touch
- * ------------------------------------------------------------------ */
+/* ---- what the host must not touch ------------------------------------------------------------ */
 
 void expose_allocation(const struct allocation *allocation, bool exposed)
 {
@@ -172,8 +220,7 @@ void expose_device_memory(bool exposed)
 #endif
 }
 
-/* ---- pools
- * ----------------------------------------------------------------------------------------- */
+/* ---- pools ----------------------------------------------------------------------------------- */
 
 struct emulated_pool *default_pool(int device)
 {

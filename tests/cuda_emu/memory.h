@@ -22,7 +22,12 @@ void release(struct allocation *allocation);
 struct allocation *find_allocation(const void *from, size_t bytes);
 int64_t allocated_bytes(int device);
 
-/* Faults when something wrote outside an allocation. */
+/* Poisoned storage, 256-byte aligned, with zones at both ends; NULL when there is none. */
+void *zoned_allocate(size_t bytes);
+void zoned_free(void *address);
+/* Faults when something wrote before or behind it. */
+void check_zones(const void *address, size_t bytes, const char *memory);
+/* The same for all allocations. */
 void check_all_zones(void);
 
 /* Whether device memory may be touched: by operations it may, by the host it may not. Known to the

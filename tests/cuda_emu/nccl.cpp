@@ -52,8 +52,7 @@ struct emulated_comm {
 static std::map<uint64_t, std::shared_ptr<struct clique>>
     cliques; /* by id, until all have joined */
 
-/* ---- a group on its stream
- * ------------------------------------------------------------------------ */
+/* ---- a group on its stream ------------------------------------------------------------------- */
 
 struct group_operation : rendezvous {
     std::shared_ptr<struct member> member;
@@ -147,8 +146,7 @@ struct emulated_stream *group_operation::awaited(void)
     return NULL;
 }
 
-/* ---- groups of calls
- * --------------------------------------------------------------------------------- */
+/* ---- groups of calls ------------------------------------------------------------------------- */
 
 struct call {
     std::shared_ptr<struct member> member;
@@ -302,8 +300,7 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
     return group_depth ? ncclSuccess : end_group();
 }
 
-/* ---- communicators
- * ------------------------------------------------------------------------------------ */
+/* ---- communicators --------------------------------------------------------------------------- */
 
 struct id {
     uint64_t number;
@@ -465,8 +462,7 @@ ncclResult_t ncclCommCuDevice(ncclComm_t comm, int *device)
     return ncclSuccess;
 }
 
-/* ---- words
- * ---------------------------------------------------------------------------------------------- */
+/* ---- words ----------------------------------------------------------------------------------- */
 
 ncclResult_t ncclGetVersion(int *version)
 {

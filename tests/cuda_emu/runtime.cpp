@@ -11,8 +11,7 @@ static thread_local int device_of_thread;
 static thread_local bool in_host_function;
 static thread_local cudaError_t last_error;
 
-/* ---- the calling thread
- * --------------------------------------------------------------------------- */
+/* ---- the calling thread ---------------------------------------------------------------------- */
 
 int current_device(void)
 {
@@ -90,8 +89,7 @@ const char *cudaGetErrorString(cudaError_t error)
     return find_text(error)->text;
 }
 
-/* ---- devices
- * --------------------------------------------------------------------------------------- */
+/* ---- devices --------------------------------------------------------------------------------- */
 
 static bool is_device(int device)
 {
@@ -207,8 +205,7 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
-/* ---- allocation
- * ------------------------------------------------------------------------------------ */
+/* ---- allocation ------------------------------------------------------------------------------ */
 
 /* Memory that is freed in some stream's order comes back when that is done: tries again then. */
 static cudaError_t allocate_or_drain(std::unique_lock<std::mutex> *held, void **block, size_t bytes,
@@ -344,8 +341,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
     return cudaSuccess;
 }
 
-/* ---- copies
- * ---------------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 /* Faults unless one side of a copy is what its kind says: of a device, pinned or, where the copy
  * blocks, any memory that is not a device's. */
@@ -354,8 +350,6 @@ static void check_side(
 {
     struct allocation *found = find_allocation(side, bytes);
     bool registered = find_allocation(side, 0) != NULL;
-    if (found && found->freed)
-        fault("%s: %zu bytes at %p, which were freed", call, bytes, side);
     if (on_device && (!found || found->pinned))
         fault("%s: %zu bytes at %p are not in one block of device memory", call, bytes, side);
     if (on_device || (blocks && !registered))
@@ -366,6 +360,14 @@ static void check_side(
         fault("%s: %zu bytes at %p of the host, which are not pinned", call, bytes, side);
     if (!found->pinned)
         fault("%s: %zu bytes at %p are of a device, not of the host", call, bytes, side);
+}
+
+/* At the call: the block must not be freed by an earlier one, even if that has not come to it. */
+static void check_not_freed(const char *call, const void *side, size_t bytes)
+{
+    struct allocation *found = find_allocation(side, bytes);
+    if (found && found->freed)
+        fault("%s: %zu bytes at %p, which were freed", call, bytes, side);
 }
 
 static bool is_on_device(const void *side)
@@ -399,6 +401,8 @@ static cudaError_t enqueue_copy(const char *call, void *to, const void *from, si
                        (kind == cudaMemcpyDefault && is_on_device(from));
     check_side(call, to, bytes, to_device, blocks);
     check_side(call, from, bytes, from_device, blocks);
+    check_not_freed(call, to, bytes);
+    check_not_freed(call, from, bytes);
     return enqueue_work(
         stream, [=] { copy_now(call, to, from, bytes, to_device, from_device, blocks); });
 }
@@ -435,6 +439,7 @@ static cudaError_t enqueue_fill(void *to, int byte, size_t bytes, cudaStream_t s
     if (error != cudaSuccess || !bytes)
         return error;
     check_side("cudaMemset", to, bytes, true, false);
+    check_not_freed("cudaMemset", to, bytes);
     return enqueue_work(stream, [=] {
         check_side("cudaMemset", to, bytes, true, false);
         memset(to, byte, bytes);
@@ -452,8 +457,7 @@ cudaError_t cudaMemset(void *to, int byte, size_t bytes)
     return cudaMemsetAsync(to, byte, bytes, NULL);
 }
 
-/* ---- launches
- * -------------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------- */
 
 /* By kernel, the dynamic shared memory that it asked for. */
 static std::map<const void *, size_t> shared_bytes_asked;
@@ -491,8 +495,5 @@ cudaError_t emulated_launch(const void *kernel, dim3 grid, dim3 block, size_t sh
         shared_bytes > SHARED_BYTES)
         return remember(cudaErrorInvalidValue);
     struct kernel_launch launch = {kernel, grid, block, shared_bytes, std::move(body)};
-    return remember(enqueue_work(stream, [launch] {
-        run_kernel(&launch);
-        check_all_zones();
-    }));
+    return remember(enqueue_work(stream, [launch] { run_kernel(&launch); }));
 }

@@ -80,8 +80,7 @@ int device_of(cudaStream_t handle)
     return stream ? stream->device : -1;
 }
 
-/* ---- progress
- * ------------------------------------------------------------------------------------- */
+/* ---- progress -------------------------------------------------------------------------------- */
 
 static void run_host_function(stream_pointer stream, std::function<void()> function)
 {
@@ -213,8 +212,7 @@ void drain_default(std::unique_lock<std::mutex> *held, int device)
     drain(held, stream, stream->enqueued);
 }
 
-/* ---- enqueueing
- * ------------------------------------------------------------------------------------ */
+/* ---- enqueueing ------------------------------------------------------------------------------ */
 
 /* How often in a row the thread was told that something is not ready. A program that looks now and
  * then goes on with what it does; one that only asks again waits, and what it waits for must come.
@@ -276,8 +274,7 @@ cudaError_t enqueue_rendezvous(cudaStream_t stream, std::shared_ptr<struct rende
     return enqueue(stream, {RENDEZVOUS, NULL, NULL, 0, std::move(meeting)});
 }
 
-/* ---- streams
- * ---------------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int)
 {
@@ -374,8 +371,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
         enqueue(stream, {HOST_FUNCTION, [function, data] { function(data); }, NULL, 0, NULL}));
 }
 
-/* ---- events
- * ----------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {

@@ -1,5 +1,5 @@
-/* Names of kernels, from the program's own symbol table: for messages, and to tell which of its
- * kernels a program has run. A stripped program has none; addresses stand in their place. */
+/* Names of kernels, from the program's own symbol table: for messages, and to tell which kernels a
+ * program has run. A stripped program has none; addresses stand in their place. */
 #include <cxxabi.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -14,8 +14,6 @@
 #include <string>
 #include "tests/cuda_emu/emulator.h"
 
-#define KERNEL_TAG "B6kernel" /* how __global__'s tag is written in a mangled name */
-
 static std::set<const void *> executed;
 
 static int first_base(struct dl_phdr_info *info, size_t, void *base)
@@ -24,19 +22,9 @@ static int first_base(struct dl_phdr_info *info, size_t, void *base)
     return 1;
 }
 
-static std::string demangle(const char *name)
-{
-    int status = 0;
-    char *readable = abi::__cxa_demangle(name, NULL, NULL, &status);
-    std::string text = status == 0 ? readable : name;
-    free(readable);
-    size_t tag = text.find("[abi:kernel]");
-    return tag == std::string::npos ? text : text.erase(tag, strlen("[abi:kernel]"));
-}
-
-/* The kernels among the symbols of the file, which is mapped at `file`. */
+/* The functions of the file, which is mapped at `file`. */
 static void read_symbols(
-    const char *file, uintptr_t base, std::map<const void *, std::string> *kernels)
+    const char *file, uintptr_t base, std::map<const void *, std::string> *functions)
 {
     const Elf64_Ehdr *header = (const Elf64_Ehdr *)file;
     const Elf64_Shdr *sections = (const Elf64_Shdr *)(file + header->e_shoff);
@@ -45,57 +33,66 @@ static void read_symbols(
             continue;
         const Elf64_Sym *symbols = (const Elf64_Sym *)(file + sections[i].sh_offset);
         const char *names = file + sections[sections[i].sh_link].sh_offset;
-        for (size_t s = 0; s < sections[i].sh_size / sizeof *symbols; s++) {
-            const char *name = names + symbols[s].st_name;
-            if (ELF64_ST_TYPE(symbols[s].st_info) == STT_FUNC && strstr(name, KERNEL_TAG) &&
-                !strchr(name, '.'))
-                (*kernels)[(const void *)(base + symbols[s].st_value)] = demangle(name);
-        }
+        for (size_t s = 0; s < sections[i].sh_size / sizeof *symbols; s++)
+            if (ELF64_ST_TYPE(symbols[s].st_info) == STT_FUNC)
+                (*functions)[(const void *)(base + symbols[s].st_value)] =
+                    names + symbols[s].st_name;
     }
 }
 
 static std::map<const void *, std::string> read_program(void)
 {
-    std::map<const void *, std::string> kernels;
+    std::map<const void *, std::string> functions;
     uintptr_t base = 0;
     struct stat state;
     int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     if (file < 0)
-        return kernels;
+        return functions;
     dl_iterate_phdr(first_base, &base);
     if (!fstat(file, &state)) {
         void *mapped = mmap(NULL, (size_t)state.st_size, PROT_READ, MAP_PRIVATE, file, 0);
         if (mapped != MAP_FAILED) {
-            read_symbols((const char *)mapped, base, &kernels);
+            read_symbols((const char *)mapped, base, &functions);
             munmap(mapped, (size_t)state.st_size);
         }
     }
     close(file);
-    return kernels;
+    return functions;
 }
 
-static const std::map<const void *, std::string> &kernels(void)
+static const std::map<const void *, std::string> &functions(void)
 {
     static const std::map<const void *, std::string> read = read_program();
     return read;
 }
 
-void symbol_name(const void *function, char *name, int size)
+/* The name in the symbol table, NULL when there is none. */
+static const char *mangled_name(const void *function)
 {
-    auto found = kernels().find(function);
-    if (found != kernels().end())
-        snprintf(name, (size_t)size, "%s", found->second.c_str());
-    else
-        snprintf(name, (size_t)size, "%p", function);
+    auto found = functions().find(function);
+    return found == functions().end() ? NULL : found->second.c_str();
 }
 
-/* At the program's end: a line for each of its kernels. */
+void symbol_name(const void *function, char *name, int size)
+{
+    int status = 0;
+    const char *mangled = mangled_name(function);
+    char *readable = mangled ? abi::__cxa_demangle(mangled, NULL, NULL, &status) : NULL;
+    if (mangled)
+        snprintf(name, (size_t)size, "%s", readable ? readable : mangled);
+    else
+        snprintf(name, (size_t)size, "%p", function);
+    free(readable);
+}
+
+/* At the program's end: a line for each kernel that has run. */
 static void write_coverage(void)
 {
     FILE *file = fopen(emulator_settings()->coverage, "a");
     std::string lines;
-    for (const auto &kernel : kernels())
-        lines += (executed.count(kernel.first) ? "ran\t" : "idle\t") + kernel.second + "\n";
+    for (const void *kernel : executed)
+        if (mangled_name(kernel))
+            lines += std::string(mangled_name(kernel)) + "\n";
     if (!file || fwrite(lines.data(), 1, lines.size(), file) != lines.size() || fclose(file))
         perror("cuda emulator: CUDA_EMU_COVERAGE");
 }

@@ -21,6 +21,10 @@ static int check_divides(
 
 int layout_check(const struct layout_shape *shape, char *error, int size)
 {
+    if (shape->ranks < 1 || shape->ranks > LAYOUT_RANKS_MAX) {
+        snprintf(error, (size_t)size, "%d ranks; allowed: 1 to %d", shape->ranks, LAYOUT_RANKS_MAX);
+        return -1;
+    }
     for (int i = 0; i < LAYOUT_DEGREES; i++) {
         if (shape->degree[i] >= 1 && shape->degree[i] <= shape->ranks)
             continue;

@@ -16,6 +16,8 @@
 #pragma once
 #include "device/comm.h"
 
+#define LAYOUT_RANKS_MAX 1024
+
 enum layout_degree {
     LAYOUT_SEQUENCE, /* D: ranks that share a sequence, and then the heads */
     LAYOUT_EXPERTS,  /* E_p */
@@ -35,7 +37,8 @@ struct layout_group {
     int place; /* this rank's, 0 .. size - 1 */
 };
 
-/* 0, or -1 with a message naming the condition that does not hold: 1 <= degree, D | W, E_p | W,
+/* 0, or -1 with a message naming the condition that does not hold: 1 <= W <= LAYOUT_RANKS_MAX,
+ * 1 <= degree, D | W, E_p | W,
  * P | W, D | heads, E_p | experts. */
 int layout_check(const struct layout_shape *shape, char *error, int size);
 

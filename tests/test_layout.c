@@ -30,6 +30,8 @@ static void test_conditions(void)
     expect_refused(shape_of(8, 2, 8, 5), "the vocabulary degree 5 does not divide the 8 ranks");
     expect_refused(shape_of(8, 0, 8, 4), "the sequence degree is 0; allowed: 1 to the 8 ranks");
     expect_refused(shape_of(8, 2, 8, 16), "the vocabulary degree is 16; allowed: 1 to the 8 ranks");
+    expect_refused(shape_of(0, 1, 1, 1), "0 ranks; allowed: 1 to 1024");
+    expect_refused(shape_of(2000, 1, 1, 1), "2000 ranks; allowed: 1 to 1024");
     shape = shape_of(8, 4, 8, 4);
     shape.heads = 6;
     expect_refused(shape, "the sequence degree 4 does not divide the 6 attention heads");

@@ -1,0 +1,73 @@
+/* The composed model: whatever implementation of each family is chosen, losses and weights are the
+ * same bits where no order differs; every composition keeps the order of its memory accesses. */
+#include <stdio.h>
+#include <string.h>
+#include "tests/model_case.h"
+#include "tests/tap.h"
+
+static struct model_case small_case(int ranks, int sequence, int experts, int vocab)
+{
+    return (struct model_case){.shape = {.layout = {.ranks = ranks,
+                                             .degree = {sequence, experts, vocab},
+                                             .heads = 4,
+                                             .experts = 8},
+                                   .layers = 2,
+                                   .hidden = 32,
+                                   .ffn = 24,
+                                   .vocab = 61,
+                                   .topk = 2,
+                                   .length = 24,
+                                   .sequences = 2},
+        .options = model_case_options(),
+        .steps = 4,
+        .check_order = true};
+}
+
+static void expect_same(
+    const struct model_outcome *got, const struct model_outcome *want, int steps, const char *name)
+{
+    bool same = !got->fault[0] && !want->fault[0] &&
+                !memcmp(got->loss, want->loss, (size_t)steps * sizeof *got->loss) &&
+                !memcmp(got->tensor, want->tensor, (size_t)got->elements * sizeof *got->tensor);
+    tap_ok(same, "%s", name);
+    if (!same)
+        tap_note("%s%s; losses %.9g and %.9g", got->fault, want->fault, got->loss[steps - 1],
+            want->loss[steps - 1]);
+}
+
+static void test_checkpoints(int ranks, int sequence, int experts, int vocab)
+{
+    struct model_case c = small_case(ranks, sequence, experts, vocab);
+    struct model_outcome standard = model_case_run(&c);
+    char name[160];
+    snprintf(name, sizeof name, "W=%d, D=%d, E_p=%d, P=%d: the loss falls", ranks, sequence,
+        experts, vocab);
+    tap_ok(!standard.fault[0] && standard.loss[3] < standard.loss[0], "%s", name);
+    tap_note("%s losses %.6f to %.6f, peak %lld", standard.fault, standard.loss[0],
+        standard.loss[3], (long long)standard.peak_bytes);
+    for (int i = 1; stack_impls[i]; i++) {
+        c.options.checkpoint = stack_impls[i];
+        c.options.stack.budget.bytes = 9000;
+        struct model_outcome got = model_case_run(&c);
+        snprintf(name, sizeof name, "%s: the bits of full-activations", stack_impls[i]->name);
+        expect_same(&got, &standard, c.steps, name);
+        model_outcome_free(&got);
+    }
+    c = small_case(ranks, sequence, experts, vocab);
+    for (int i = 1; adamw_impls[i]; i++) {
+        c.options.optimizer = adamw_impls[i];
+        c.options.adamw.bucket = 1000;
+        struct model_outcome got = model_case_run(&c);
+        snprintf(name, sizeof name, "%s: the bits of device", adamw_impls[i]->name);
+        expect_same(&got, &standard, c.steps, name);
+        model_outcome_free(&got);
+    }
+    model_outcome_free(&standard);
+}
+
+int main(void)
+{
+    test_checkpoints(1, 1, 1, 1);
+    test_checkpoints(4, 2, 4, 2);
+    return tap_done();
+}

@@ -104,8 +104,8 @@ NVCC_FLAGS := -O3 -std=c++17 -I. -fmad=false -ftz=false -prec-div=true -prec-sqr
 CXXFLAGS ?= $(if $(SANITIZE),-O1,-O2)
 override CXXFLAGS += -std=c++17 $(EXACT) -Wall -Wextra -Wno-unknown-pragmas \
 	$(if $(WERROR),-Werror) $(SAN) -pthread -Itests/cuda_emu
-EMU_KERNEL_FLAGS := -march=x86-64-v3 -ftrivial-auto-var-init=pattern -Wno-unknown-warning-option -Wno-maybe-uninitialized \
-	-DHAVE_NCCL
+EMU_KERNEL_FLAGS := -march=x86-64-v3 -ftrivial-auto-var-init=pattern \
+	-Wno-unknown-warning-option -Wno-maybe-uninitialized -DHAVE_NCCL
 
 # ---- sources -----------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ BIN := $(BIN_SRC:bench/%.c=$(B)/bin/%)
 
 TEST_SRC := $(if $(ONLY),$(patsubst %,tests/test_%.c,$(filter-out cuda_%,$(ONLY))), \
 	$(wildcard tests/test_*.c))
-TEST_SCRIPTS := $(if $(ONLY),,$(wildcard tests/*.t))
+TEST_SCRIPTS := $(wildcard $(if $(ONLY),$(patsubst %,tests/%.t,$(filter cuda_%,$(ONLY))),tests/*.t))
 TESTS := $(TEST_SRC:tests/%.c=$(B)/tests/%)
 # tests/slow_*.c run in check-full only.
 SLOW_SRC := $(wildcard tests/slow_*.c)
@@ -147,6 +147,8 @@ EMU_OBJ := $(patsubst %,$(B)/emu/obj/%.o,$(basename $(wildcard kernels/*.cu devi
 EMU_BIN := $(if $(EMULATOR),$(BIN_SRC:bench/%.c=$(B)/emu/bin/%))
 EMU_TEST_SRC := $(wildcard $(foreach e,c cu,$(if $(ONLY),$(ONLY:%=tests/%.$(e)),tests/cuda_*.$(e))))
 EMU_TESTS := $(if $(EMULATOR),$(patsubst tests/%,$(B)/emu/tests/%,$(basename $(EMU_TEST_SRC))))
+# What the scripts tests/cuda_*.t run.
+EMU_RUNS := $(if $(EMULATOR),$(B)/emu/tests/cuda_emu/faults $(EMU_BIN))
 
 FORMATTED := $(wildcard $(foreach d,$(LIB_DIRS) bench tests,$(foreach e,c h cu cuh,$(d)/*.$(e))) \
 	$(foreach e,h cpp cu,tests/cuda_emu/*.$(e)))
@@ -302,15 +304,15 @@ endif
 
 lib: $(LIB)
 programs: $(BIN)
-tests: $(TESTS) $(EMU_TESTS) $(if $(ONLY),,$(TAMPERED))
+tests: $(TESTS) $(EMU_TESTS) $(if $(ONLY),,$(TAMPERED)) $(if $(filter tests/cuda_%,$(TEST_SCRIPTS)),$(EMU_RUNS))
 peers: $(if $(OPENBLAS_LIBS),$(PEERS))
 
 RUN_TESTS = BUILDDIR='$(B)' CC='$(CC)' $(if $(PROVE),prove,$(error prove not found (Debian: perl); run 'make deps')) \
 	-e '' $(PROVE_FLAGS)
-check: programs tests $(if $(ONLY),,$(EMU_BIN))
+check: programs tests
 	$(RUN_TESTS) $(TESTS) $(EMU_TESTS) $(TEST_SCRIPTS)
 
-check-full: programs tests $(EMU_BIN) $(SLOW_TESTS)
+check-full: programs tests $(SLOW_TESTS)
 	$(RUN_TESTS) $(TESTS) $(EMU_TESTS) $(TEST_SCRIPTS) $(SLOW_TESTS)
 
 # What tests/accepted.t holds every change against; the diff is what a reviewer reads.
@@ -322,7 +324,7 @@ cuda: $(CUDA_OBJ)
 	@$(if $(NVCC_FOUND),,echo 'cuda: nvcc not found (make showconfig)' >&2; exit 1)
 	@echo 'cuda: $(words $(CUDA_SRC)) sources compiled for $(CUDA_ARCHITECTURES:%=sm_%)'
 
-emu: $(EMU_BIN) $(EMU_TESTS)
+emu: $(EMU_BIN) $(EMU_TESTS) $(EMU_RUNS)
 	@$(if $(EMULATOR),,echo 'emu: not here: $(EMULATOR_LACKS)' >&2; exit 1)
 	@echo 'emu: programs with emulated CUDA in $(B)/emu/bin'
 
@@ -399,6 +401,7 @@ help:
 #                 take that library from PREFIX/include and PREFIX/lib
 #   PREFIX DESTDIR
 #                 where to install; /usr/local
-#   ONLY          check runs these tests alone: ONLY='memory npy' for tests/test_memory.c, ...
+#   ONLY          check runs these tests alone: ONLY='memory npy cuda_gemm' for
+#                 tests/test_memory.c, tests/test_npy.c, tests/cuda_gemm.cu
 #   PROVE_FLAGS   for check; -j2
 #   PEER_OPTIONS  for bench-peers; '--only square --rounds 15'

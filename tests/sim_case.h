@@ -15,7 +15,6 @@ struct sim_case {
     const char *family, *impl;
     char what[96]; /* "weights move, 3 ranks" */
     int ranks;
-    bool many_streams; /* it has more than one */
     /* Fills ranks, traffic and, with `timed`, the time of `result`. 0, or -1 and why. */
     int (*run)(const struct sim_case *c, const struct ranks_config *ranks, bool timed,
         struct case_result *result, char *why, int size);

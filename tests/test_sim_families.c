@@ -125,10 +125,6 @@ static bool obeys(const struct sim_case *c, const struct profile *profile)
     good = law(at_most(time_s[0], serial_s[0]), c, "one stream is never faster", time_s[0],
                serial_s[0]) &&
            good;
-    if (!c->many_streams)
-        good =
-            law(at_most(serial_s[0], time_s[0]), c, "it has one stream", time_s[0], serial_s[0]) &&
-            good;
     for (int p = 0; p < PROFILE_PARTS; p++) {
         const char *name = profile_part_name((enum profile_part)p);
         good = law(at_most(time_s[0], time_s[1 + 2 * p]), c, name, time_s[1 + 2 * p], time_s[0]) &&

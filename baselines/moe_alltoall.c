@@ -28,6 +28,7 @@
 #include "ops/moe_expert.h"
 #include "ops/moe_layer.h"
 #include "ops/moe_memory.h"
+#include "ops/moe_reorder.h"
 
 static const struct moe_partition whole = {.chunks = 1};
 static const struct moe_lent nothing_lent = {0};
@@ -402,8 +403,14 @@ static enum dev_status backward(struct moe *m)
     values_alloc(s, &values);
     void *rows = fetch_gradients(s, &values);
     form_again(s);
+    struct moe_reorder reorder = {0};
+    if (m->run_order) {
+        moe_reorder_open(&reorder, m);
+        s->layer.reorder = &reorder;
+    }
     moe_experts_backward(&s->layer, &nothing_lent, dev_main_stream(m->dev), 0, s->sorted,
         &s->hidden, rows, values.weight, values.gradient);
+    moe_reorder_close(&reorder);
     free_experts(s);
     bring_home(s, rows, &values);
     values_free(s, &values);
@@ -529,6 +536,7 @@ const struct moe_impl moe_alltoall = {
     .name = "alltoall",
     .summary = "expert parallelism as it is: everything of a route kept for backward",
     .options = " keep ",
+    .takes_run_order = true,
     .forward = forward_kept,
     .backward = backward,
     .release = release,
@@ -540,6 +548,7 @@ const struct moe_impl moe_alltoall_ckpt = {
     .name = "alltoall-ckpt",
     .summary = "the same, the experts' part formed again in backward",
     .options = " ",
+    .takes_run_order = true,
     .forward = forward_ckpt,
     .backward = backward,
     .release = release,

@@ -109,26 +109,51 @@ static enum dev_status forward(struct vocab *v)
     return dev_status(v->dev);
 }
 
+/* sum [N, H] of rows [first, first + count) of the vocabulary. */
+static void add_rows(struct vocab *v, const float *residual, int64_t first, int64_t count,
+    enum gemm_init init, float *sum)
+{
+    int64_t hidden = v->shape.hidden, vocab = v->shape.vocab;
+    gemm(dev_main_stream(v->dev),
+        &(struct gemm_args){.layout = GEMM_NN,
+            .init = init,
+            .a_type = DTYPE_F32,
+            .b_type = v->shape.dtype,
+            .m = v->shape.tokens[v->rank],
+            .n = hidden,
+            .k = count,
+            .a = residual + first,
+            .lda = vocab,
+            .b = (const char *)v->w + first * hidden * dtype_bytes(v->shape.dtype),
+            .ldb = hidden,
+            .c = sum,
+            .ldc = hidden});
+}
+
+/* Shards in the order that is asked for: all of them segments, or one chain. */
+static void add_shards(struct vocab *v, const float *residual, float *sum)
+{
+    int ranks = v->shape.ranks;
+    const struct vocab_part *part = v->run_order->dx + (int64_t)v->rank * ranks;
+    for (int i = 0; i < ranks; i++) {
+        if (i > 1 && part[i].starts != part[1].starts)
+            dev_fail(v->dev, DEV_FAILED, "run_order: segments of several shards");
+        enum gemm_init init = part[i].starts ? GEMM_ADD : GEMM_CHAIN;
+        add_rows(v, residual, vocab_shard_first(v->shape.vocab, ranks, part[i].part),
+            vocab_shard_rows(v->shape.vocab, ranks, part[i].part), i ? init : GEMM_FRESH, sum);
+    }
+}
+
 /* dX = d W, rounded to the problem's type. */
 static void input_gradient(struct vocab *v, const float *residual)
 {
-    struct stream *main = dev_main_stream(v->dev);
-    int64_t tokens = v->shape.tokens[v->rank], hidden = v->shape.hidden, vocab = v->shape.vocab;
+    int64_t elements = v->shape.tokens[v->rank] * v->shape.hidden;
     float *sum =
-        dev_alloc(v->dev, tokens * hidden * (int64_t)sizeof(float), LIVE_OUTPUT, "input gradient");
-    gemm(main, &(struct gemm_args){.layout = GEMM_NN,
-                   .init = GEMM_FRESH,
-                   .a_type = DTYPE_F32,
-                   .b_type = v->shape.dtype,
-                   .m = tokens,
-                   .n = hidden,
-                   .k = vocab,
-                   .a = residual,
-                   .lda = vocab,
-                   .b = v->w,
-                   .ldb = hidden,
-                   .c = sum,
-                   .ldc = hidden});
+        dev_alloc(v->dev, elements * (int64_t)sizeof(float), LIVE_OUTPUT, "input gradient");
+    if (v->run_order)
+        add_shards(v, residual, sum);
+    else
+        add_rows(v, residual, 0, v->shape.vocab, GEMM_FRESH, sum);
     v->dx = vocab_store_input_gradient(v, sum);
 }
 
@@ -240,6 +265,7 @@ const struct vocab_impl vocab_materialized = {
     .name = "materialized",
     .summary = "full weight, logits, log-softmax and their gradient resident on every rank",
     .full_weight = true,
+    .takes_run_order = true,
     .forward = forward,
     .backward = backward,
     .release = release,

@@ -43,6 +43,19 @@ int model_check(const struct model_shape *shape, char *error, int size)
     return -1;
 }
 
+/* 0, or -1 with a message. */
+static int check_orders(const struct model_options *options, char *error, int size)
+{
+    const char *name = NULL;
+    if (options->dispatch_order && !options->dispatch->takes_run_order)
+        name = options->dispatch->name;
+    if (options->vocab_order && !options->vocab->takes_run_order)
+        name = options->vocab->name;
+    if (name)
+        snprintf(error, (size_t)size, "%s sums in its own order only", name);
+    return name ? -1 : 0;
+}
+
 /* ---- what blocks share ------------------------------------------------------------------------
  */
 
@@ -235,7 +248,7 @@ enum dev_status model_open(struct model *m, const struct model_shape *shape,
     *m = (struct model){.shape = *shape, .options = *options, .dev = dev, .world = world};
     if (dev_status(dev) != DEV_OK)
         return dev_status(dev);
-    if (model_check(shape, error, sizeof error)) {
+    if (model_check(shape, error, sizeof error) || check_orders(options, error, sizeof error)) {
         dev_fail(dev, DEV_FAILED, "%s", error);
         return dev_status(dev);
     }
@@ -426,6 +439,14 @@ static void *head_step(
         .targets = batch->targets,
         .host_targets = targets,
         .valid = vocab_count_valid(m->world, targets, model_tokens(&m->shape))};
+    struct vocab_order order = {0};
+    if (m->options.vocab_order) {
+        if (vocab_order_init(&order, v.shape.ranks))
+            dev_fail(m->dev, DEV_FAILED, "no host memory for the order of the vocabulary");
+        else
+            m->options.vocab_order->order(&v.shape, &v.options, &order);
+        v.run_order = &order;
+    }
     if (m->options.vocab->forward(&v) == DEV_OK && m->options.vocab->backward(&v) == DEV_OK)
         *loss = mean_loss(m, v.loss);
     model_send_gradient(m, MODEL_HEAD, -1, v.dw);
@@ -433,6 +454,7 @@ static void *head_step(
     dev_fill(dev_main_stream(m->dev), dy, 0, model_row_bytes(m)); /* nothing is added to the norm */
     model_norm_backward(m, final, m->stack.y, v.dx, dy, scales, dy);
     vocab_release(&v, m->options.vocab);
+    vocab_order_free(&order);
     dev_free(m->dev, scales);
     dev_free(m->dev, n);
     return dy;

@@ -47,7 +47,11 @@ struct model_options {
     const struct stack_impl *checkpoint;
     struct stack_options stack;
     const struct adamw_impl *optimizer;
-    struct adamw_options adamw;            /* gradients on the host */
+    struct adamw_options adamw; /* gradients on the host */
+    /* NULL, or whose declared orders dispatch and vocab run in instead of their own: a standard
+     * step in a composed one's orders, so that both give the same bits. */
+    const struct moe_impl *dispatch_order;
+    const struct vocab_impl *vocab_order;
     double bias_step;                      /* of the router's bias, per step; 0 = none */
     bool freeze_attention, freeze_experts; /* their weights stay as they were */
     uint64_t seed;

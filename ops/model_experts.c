@@ -71,6 +71,29 @@ static void route(struct model *m, int64_t layer, const void *n, float *weight)
 
 /* ---- dispatch -------------------------------------------------------------------------------- */
 
+/* The order of another implementation for this routing, from all of the block's. */
+static struct moe_order *order_of(struct model *m, const struct moe *moe)
+{
+    int ranks = moe->shape.ranks;
+    int64_t routes = routes_of(m), tokens = model_tokens(&m->shape);
+    struct moe_order *order = calloc(1, sizeof *order);
+    int32_t *all = malloc((size_t)(routes * ranks) * sizeof *all + 1);
+    const int32_t **idx = malloc((size_t)ranks * sizeof *idx);
+    bool made = order && all && idx &&
+                comm_host_all_gather(moe->comm, moe->idx, all, routes * (int64_t)sizeof *all) == 0;
+    for (int r = 0; made && r < ranks; r++)
+        idx[r] = all + r * routes;
+    made = made &&
+           moe_order_init(order, tokens * ranks, moe->shape.topk, moe->shape.experts, all) == 0;
+    if (made)
+        made = m->options.dispatch_order->order(&moe->shape, &moe->options, idx, order) == 0;
+    if (!made)
+        dev_fail(m->dev, DEV_FAILED, "no host memory for the order of a dispatch");
+    free(all);
+    free(idx);
+    return order;
+}
+
 static struct moe *open_dispatch(
     struct model *m, int64_t layer, const struct stack_kept *kept, bool with_backward)
 {
@@ -98,11 +121,18 @@ static struct moe *open_dispatch(
         .up = model_weights(m, MODEL_UP, layer),
         .down = model_weights(m, MODEL_DOWN, layer),
         .idx = idx_of(m, layer)};
+    if (with_backward && m->options.dispatch_order)
+        moe->run_order = order_of(m, moe);
     return moe;
 }
 
 static void close_dispatch(struct model *m, struct moe *moe)
 {
+    if (moe->run_order) {
+        struct moe_order *order = (struct moe_order *)moe->run_order; /* order_of's */
+        moe_order_free(order);
+        free(order);
+    }
     moe_release(moe, m->options.dispatch);
     free(moe);
 }

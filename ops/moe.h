@@ -84,6 +84,9 @@ struct moe {
     const void *dy;               /* [N_r, H], before backward */
     /* on the host, on every backend */
     const int32_t *idx; /* [N_r, k] */
+    /* Weight gradients in this order instead of the implementation's own, for those that take it
+     * (alltoall); of all ranks' routes. NULL = its own. */
+    const struct moe_order *run_order;
 
     /* outputs, on the device */
     void *y;                                            /* [N_r, H] */
@@ -103,6 +106,7 @@ struct moe_peaks {
 struct moe_impl {
     const char *name, *summary;
     const char *options; /* the options that have an effect: " keep chunk-budget " ... */
+    bool takes_run_order;
     enum dev_status (*forward)(struct moe *);
     enum dev_status (*backward)(struct moe *);
     void (*release)(struct moe *);

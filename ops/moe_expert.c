@@ -2,6 +2,7 @@
  * activation over a pre-activation in forward, gradients over what they are the gradients of in
  * backward. */
 #include "ops/moe_expert.h"
+#include "ops/moe_reorder.h"
 
 static int64_t wide_bytes(const struct moe_shape *shape, int64_t rows)
 {
@@ -67,7 +68,8 @@ static struct moe_work work_of(const struct moe_layer *layer, const struct moe_l
         .gate_gradient = m->gate_gradient,
         .up_gradient = m->up_gradient,
         .down_gradient = m->down_gradient,
-        .lent = lent};
+        .lent = lent,
+        .reorder = layer->reorder};
 }
 
 static const struct moe_lent *lent_of(const struct moe_work *w)
@@ -141,6 +143,10 @@ static void gradient(const struct moe_work *w, int64_t m, int64_t n, const void 
         .lent = lent,
         .owned_count = w->owned,
         .lent_count = lent ? w->lent->count : 0};
+    if (w->reorder) {
+        moe_reorder_gradient(w->reorder, w->stream, &args);
+        return;
+    }
     if (!w->each) {
         expert_gradient(w->stream, &args);
         return;

@@ -29,7 +29,8 @@ struct moe_work {
     const struct expert_group *each;
     const void *gate, *up, *down; /* [owned] matrices; gate NULL for ReLU */
     float *gate_gradient, *up_gradient, *down_gradient;
-    const struct moe_lent *lent; /* further matrices, numbered from `owned` on */
+    const struct moe_lent *lent;       /* further matrices, numbered from `owned` on */
+    const struct moe_reorder *reorder; /* of the gradients; NULL = rows as they lie */
 };
 
 /* x -> act; act -> out. */

@@ -31,6 +31,7 @@ struct moe_layer {
     int64_t *row_first, *token_first, *group_first;
 
     struct moe_parts parts;
+    const struct moe_reorder *reorder; /* of weight gradients; NULL = rows as they lie */
 };
 
 /* Agrees on the layout and uploads the index arrays on the main stream; collective. The block is in

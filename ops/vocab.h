@@ -54,6 +54,9 @@ struct vocab {
     /* on the host */
     const int64_t *host_targets; /* [N_r] */
     int64_t valid;               /* over all ranks: vocab_count_valid */
+    /* Gradients in this order instead of the implementation's own, for those that take it. Of each
+     * sum either every part must be a segment or none but the first. NULL = its own. */
+    const struct vocab_order *run_order;
 
     /* outputs, on the device */
     float *max, *log_z, *loss; /* [N_r], by forward */
@@ -67,6 +70,7 @@ struct vocab_impl {
     const char *name, *summary;
     bool full_weight;                         /* w is the whole [V, H] on every rank */
     bool takes_move, takes_tile, takes_chunk; /* which options have an effect */
+    bool takes_run_order;
     /* DEV_OK, or the device's status. After forward: max, log_z, loss. */
     enum dev_status (*forward)(struct vocab *);
     /* After forward, once. After it: dx, dw. */
@@ -108,7 +112,8 @@ void vocab_alloc_token_outputs(struct vocab *v);
 void *vocab_store_input_gradient(struct vocab *v, float *sum);
 
 /* Takes over a full weight gradient [V, H] of this rank's tokens and returns shard r of the sum
- * over ranks, added in rank order; the block itself on one rank. Scratch: [P, V_r, H]. */
+ * over ranks, added in rank order (run_order's, where there is one); the block itself on one rank.
+ * Scratch: [P, V_r, H]. */
 float *vocab_scatter_weight_gradient(struct vocab *v, float *full);
 
 /* Bytes that forward's outputs take: max, log_z, loss. */

@@ -50,23 +50,34 @@ static void make_batch(
 
 static bool is_split(enum model_tensor tensor)
 {
-    return tensor >= MODEL_GATE && tensor <= MODEL_HEAD;
+    return tensor >= MODEL_GATE && tensor <= MODEL_DOWN;
 }
 
-/* Every rank writes what it holds at its place among the whole tensors. */
+/* The slice that this rank updates, and what it has resident of it. */
+static void collect_part(
+    struct model *m, const struct model_part *part, float *whole, struct model_outcome *outcome)
+{
+    uint16_t *resident = malloc((size_t)part->count * sizeof *resident + 1);
+    float *slice = whole + part->global_first + part->slice_first;
+    adamw_read_state(&m->adamw, ADAMW_P, part->flat_first, part->slice, slice);
+    model_read_part(m, part, resident);
+    for (int64_t i = 0; i < part->slice; i++)
+        if (resident[part->slice_first + i] != f32_to_bf16(slice[i]))
+            __atomic_fetch_add(&outcome->stale, 1, __ATOMIC_RELAXED);
+    free(resident);
+}
+
 static void collect(struct model *m, struct model_outcome *outcome)
 {
     int64_t first = 0;
     for (int64_t i = 0; i < m->parts; i++) {
         const struct model_part *part = &m->part[i];
-        int64_t whole = part->count;
+        collect_part(m, part, outcome->master + first, outcome);
         if (part->tensor == MODEL_HEAD)
-            whole = m->shape.vocab * m->shape.hidden;
-        else if (is_split(part->tensor))
-            whole *= m->shape.layout.degree[LAYOUT_EXPERTS];
-        if (part->holders.place == 0)
-            model_read_part(m, part, outcome->tensor + first + part->global_first);
-        first += whole;
+            first += m->shape.vocab * m->shape.hidden;
+        else
+            first +=
+                part->count * (is_split(part->tensor) ? m->shape.layout.degree[LAYOUT_EXPERTS] : 1);
     }
 }
 
@@ -109,7 +120,7 @@ struct model_outcome model_case_run(const struct model_case *c)
     struct ranks_config config = {.count = c->shape.layout.ranks,
         .device = {.kind = DEV_CPU, .check_order = c->check_order, .pool = dev_pool_create(2)}};
     struct ranks_failure failure;
-    outcome.tensor = calloc((size_t)outcome.elements, sizeof *outcome.tensor);
+    outcome.master = calloc((size_t)outcome.elements, sizeof *outcome.master);
     if (ranks_run(&config, run_rank, &job, &failure))
         snprintf(outcome.fault, sizeof outcome.fault, "rank %d: %s", failure.rank, failure.message);
     dev_pool_free(config.device.pool);
@@ -118,5 +129,5 @@ struct model_outcome model_case_run(const struct model_case *c)
 
 void model_outcome_free(struct model_outcome *outcome)
 {
-    free(outcome->tensor);
+    free(outcome->master);
 }

@@ -14,8 +14,9 @@ struct model_case {
 
 struct model_outcome {
     double loss[MODEL_CASE_STEPS_MAX];
-    uint16_t *tensor; /* all tensors whole, one after the other; owned */
+    float *master; /* of all tensors whole, one after the other; owned */
     int64_t elements;
+    int64_t stale; /* resident weights that are not their master's rounding */
     int64_t peak_bytes;
     char fault[288]; /* "" when all went well */
 };

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <unistd.h>
+#include "device/guard.h"
 #include "device/launch.h"
 #include "device/mpi_engine.h"
 #include "device/processes.h"
@@ -80,7 +80,6 @@ bool heartbeat_start(void)
     action.sa_flags = (int)SA_RESETHAND | SA_RESTART; /* the second ends at once */
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* whoever launched is gone: nobody would end this process */
     return true;
 }
 
@@ -96,6 +95,8 @@ void heartbeat_phase(const char *text)
     pthread_mutex_lock(&beat.lock);
     snprintf(beat.phase, sizeof beat.phase, "%s", text);
     pthread_mutex_unlock(&beat.lock);
+    mpi_tick_soon();
+    guard_set_phase(text);
 }
 
 void heartbeat_timeout(double timeout_s)
@@ -144,6 +145,7 @@ static void say(int rank, const char *message)
 void heartbeat_fatal(int rank, const char *message)
 {
     say(rank, message);
+    guard_dismiss();
     mpi_abort_job(EXIT_FAULT);
 }
 
@@ -264,38 +266,38 @@ static void judge_main(double now_s, double timeout_s, double beat_s)
 /* ---- when the launcher ends the job ------------------------------------------------------------
  */
 
-/* Names the ranks that do not answer. Returns how many. */
-static int name_the_gone(void)
+/* Says that the job ends, and which ranks were not there any more; their guards have said why,
+ * unless they are gone with them. */
+static void say_terminated(void)
 {
-    char doing[256], message[320];
-    int gone = 0;
-    for (int r = 0; r < launch_ranks(); r++) {
-        const struct watch_rank *rank = &beat.ranks[r];
-        if (rank->heard_s >= beat.terminated_s)
-            continue;
-        if (++gone > 4)
-            continue;
-        watch_describe(rank, doing, sizeof doing);
-        snprintf(message, sizeof message, "is gone: killed, or ended on its own; last: %s", doing);
-        say(r, message);
+    char doing[256];
+    int missing = 0, first = 0;
+    for (int r = launch_ranks() - 1; r >= 0; r--) {
+        if (beat.ranks[r].heard_s < beat.terminated_s) {
+            missing++;
+            first = r;
+        }
     }
-    return gone;
+    fprintf(stderr, "%s: told to end (SIGTERM)%s%s", beat.program, beat.phase[0] ? ", phase: " : "",
+        beat.phase);
+    if (missing) {
+        watch_describe(&beat.ranks[first], doing, sizeof doing);
+        fprintf(stderr, "; %d rank%s missing, first rank %d on %s, which was %s", missing,
+            missing == 1 ? " is" : "s are", first, launch_host(first), doing);
+    }
+    fputc('\n', stderr);
+    fflush(stderr);
 }
 
 static void end_terminated(double now_s)
 {
     double since_s = now_s - beat.terminated_s;
-    if (launch_is_main() && since_s > LISTEN_S) {
-        if (!name_the_gone())
-            fprintf(stderr, "%s: told to end (SIGTERM)%s%s\n", beat.program,
-                beat.phase[0] ? ", phase: " : "", beat.phase);
-        _exit(EXIT_FAULT);
-    }
-    if (!launch_is_main() && since_s > GIVE_UP_S) {
-        if (launch_process() == 1 && beat.main_heard_s < beat.terminated_s)
-            say(0, "is gone: killed, or ended on its own");
-        _exit(EXIT_FAULT);
-    }
+    if (since_s <= (launch_is_main() ? LISTEN_S : GIVE_UP_S))
+        return;
+    if (launch_is_main())
+        say_terminated();
+    guard_dismiss();
+    _exit(EXIT_FAULT);
 }
 
 /* ---- the engine's calls ---------------------------------------------------------------------- */

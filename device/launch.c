@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "device/guard.h"
 #include "device/processes.h"
 #include "probe/host.h"
 #ifdef HAVE_MPI
@@ -168,8 +169,9 @@ static int join(int expected, const char *variable)
             "use its own mpirun, or build with MPICC=",
             expected, variable, job.library, job.processes);
     launch.started = true;
-    if (!find_places() || !heartbeat_start())
+    if (!heartbeat_start() || !find_places())
         return refuse(launch.program, "no memory for %d processes", job.processes);
+    guard_set_rank(launch.process, launch_host(launch.process));
     if (!launch_is_main())
         keep_quiet();
     return -1;
@@ -180,7 +182,13 @@ int launch_open(const char *program)
     const char *variable;
     int expected = launched_processes(&variable);
     launch.program = program;
-    return expected > 1 ? join(expected, variable) : -1;
+    if (expected == 1)
+        return -1;
+    guard_start(program);
+    int status = join(expected, variable);
+    if (status >= 0)
+        guard_dismiss();
+    return status;
 }
 
 int launch_close(int status)
@@ -196,6 +204,7 @@ int launch_close(int status)
     heartbeat_end();
     launch_follow(true); /* nobody is missed from here on */
     mpi_stop();
+    guard_dismiss();
     launch.started = false;
     free(launch.places);
     free(launch.node);
@@ -215,6 +224,8 @@ void launch_gather(const void *mine, void *all, int64_t bytes)
 void launch_set_ranks_per_process(int ranks)
 {
     launch.per_process = ranks;
+    if (launch.started)
+        guard_set_rank(launch.process * ranks, launch_host(launch.process * ranks));
     if (launch.started && !heartbeat_start())
         heartbeat_fatal(launch.process * ranks, "no memory for its ranks");
 }

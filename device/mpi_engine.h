@@ -130,6 +130,7 @@ int mpi_start(struct mpi_job *job, const struct mpi_handlers *handlers, char *er
 void mpi_stop(void);
 
 void mpi_set_tick(double tick_s);
+void mpi_tick_soon(void); /* the next one comes at once */
 
 /* The pool whose threads share this process's cores with the engine, which looks again and again
  * only while they leave it one; NULL: sleeps between looks. */

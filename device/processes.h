@@ -5,7 +5,6 @@
 #include "device/transport.h"
 
 struct mpi_handlers;
-struct mpi_notice;
 
 extern const struct comm_transport transport_processes;
 

@@ -95,14 +95,13 @@ static struct watch_finding find_stuck(
         watch_describe(&ranks[cause], doing, sizeof doing);
         finding.rank = cause;
         snprintf(finding.message, sizeof finding.message,
-            "rank %d waited %.3g s for rank %d in '%.48s'; that one: %.110s", waiting, seconds,
-            cause, what, doing);
+            "rank %d waited %.3g s for it in '%.48s'; last: %.120s", waiting, seconds, what, doing);
     } else if (left) {
-        finding.verdict = WATCH_FINE;
+        finding = (struct watch_finding){.verdict = WATCH_FINE, .rank = -1};
     } else {
         watch_describe(&ranks[waiting], doing, sizeof doing);
         snprintf(finding.message, sizeof finding.message,
-            "rank %d waited %.3g s, and all others wait too: %.180s", waiting, seconds, doing);
+            "waited %.3g s, and all others wait too; last: %.180s", seconds, doing);
     }
     return finding;
 }
@@ -118,7 +117,7 @@ struct watch_finding watch_judge(
         watch_describe(&ranks[silent], doing, sizeof doing);
         finding = (struct watch_finding){.verdict = WATCH_SILENT, .rank = silent};
         snprintf(finding.message, sizeof finding.message,
-            "rank %d was not heard of for %.3g s; last: %.180s", silent, silent_s, doing);
+            "was not heard of for %.3g s; last: %.180s", silent_s, doing);
         return finding;
     }
     for (int r = 0; r < count; r++) {

@@ -126,9 +126,9 @@ PEERS := $(B)/bin/peers
 BIN_SRC := $(filter-out $(PEER_SRC),$(wildcard bench/*.c))
 BIN := $(BIN_SRC:bench/%.c=$(B)/bin/%)
 
-TEST_SRC := $(if $(ONLY),$(patsubst %,tests/test_%.c,$(filter-out cuda_%,$(ONLY))), \
+TEST_SRC := $(if $(ONLY),$(patsubst %,tests/test_%.c,$(filter-out cuda_% mpi,$(ONLY))), \
 	$(wildcard tests/test_*.c))
-TEST_SCRIPTS := $(wildcard $(if $(ONLY),$(patsubst %,tests/%.t,$(filter cuda_%,$(ONLY))),tests/*.t))
+TEST_SCRIPTS := $(wildcard $(if $(ONLY),$(patsubst %,tests/%.t,$(filter cuda_% mpi,$(ONLY))),tests/*.t))
 TESTS := $(TEST_SRC:tests/%.c=$(B)/tests/%)
 # tests/slow_*.c run in check-full only.
 SLOW_SRC := $(wildcard tests/slow_*.c)
@@ -221,7 +221,7 @@ $(B)/tests/vocab_one_byte: $(B)/obj/tests/vocab_one_byte.o $(B)/obj/bench/vocab.
 
 # The MPI programs and tests once more with every other library: BUILDDIR/NAME/vocab, ...
 MPI_PROGRAMS := vocab dispatch checkpoint optimizer
-MPI_TESTS := test_comm
+MPI_TESTS := test_comm mpi_faults
 define mpi_rules
 $(MPI_CALLS:%.c=$(B)/$(1)/obj/%.o): $(B)/$(1)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $$(@D)
@@ -238,7 +238,8 @@ $(MPI_TESTS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/tests/%.o $(MPI_CALLS:%.c=$(B)
 endef
 OTHER_MPI := $(wordlist 2,9,$(MPI_NAMES))
 $(foreach n,$(OTHER_MPI),$(eval $(call mpi_rules,$(n))))
-MPI_RUNS := $(foreach n,$(OTHER_MPI),$(patsubst %,$(B)/$(n)/%,$(MPI_PROGRAMS) $(MPI_TESTS)))
+# What tests/mpi.t runs, and the launchers that it runs it with.
+MPI_RUNS := $(if $(MPI_NAMES),$(B)/tests/mpi_faults) $(foreach n,$(OTHER_MPI),$(patsubst %,$(B)/$(n)/%,$(MPI_PROGRAMS) $(MPI_TESTS)))
 
 $(SLOW_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(if $(MPFR_LIBS),-DHAVE_MPFR)
 $(SLOW_TESTS): MORE_LIBS := $(MPFR_LIBS)
@@ -304,10 +305,12 @@ endif
 
 lib: $(LIB)
 programs: $(BIN)
-tests: $(TESTS) $(EMU_TESTS) $(if $(ONLY),,$(TAMPERED)) $(if $(filter tests/cuda_%,$(TEST_SCRIPTS)),$(EMU_RUNS))
+tests: $(TESTS) $(EMU_TESTS) $(if $(ONLY),,$(TAMPERED)) $(if $(filter tests/cuda_%,$(TEST_SCRIPTS)),$(EMU_RUNS)) \
+	$(if $(filter tests/mpi.t,$(TEST_SCRIPTS)),$(MPI_RUNS))
 peers: $(if $(OPENBLAS_LIBS),$(PEERS))
 
-RUN_TESTS = BUILDDIR='$(B)' CC='$(CC)' $(if $(PROVE),prove,$(error prove not found (Debian: perl); run 'make deps')) \
+MPI_LAUNCHERS := $(foreach n,$(MPI_NAMES),$(n)=$(MPI_RUN_$(n)))
+RUN_TESTS = BUILDDIR='$(B)' CC='$(CC)' MPI_LAUNCHERS='$(MPI_LAUNCHERS)' $(if $(PROVE),prove,$(error prove not found (Debian: perl); run 'make deps')) \
 	-e '' $(PROVE_FLAGS)
 check: programs tests
 	$(RUN_TESTS) $(TESTS) $(EMU_TESTS) $(TEST_SCRIPTS)

@@ -1,0 +1,314 @@
+#!/usr/bin/env perl
+# The programs under a launcher, with every MPI library that is installed: the same bits as thread
+# ranks, every fault named, nothing left behind; two emulated hosts where they can be made.
+use strict;
+use warnings;
+use File::Temp qw(tempdir);
+use Time::HiRes qw(time sleep);
+
+my $build = $ENV{BUILDDIR} || 'build';
+my $dir = tempdir(CLEANUP => 1);
+my ($count, $failed) = (0, 0);
+
+# NAME=LAUNCHER, the library of the programs first.
+my @libraries = map { [split /=/] } split ' ', $ENV{MPI_LAUNCHERS} || '';
+if (!@libraries) {
+    print "1..0 # SKIP no MPI in this build\n";
+    exit 0;
+}
+
+sub ok($$;$) {
+    my ($good, $name, $text) = @_;
+    $count++;
+    $failed++ unless $good;
+    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
+    print map { "# $_\n" } split /\n/, $text unless $good || !defined $text;
+}
+
+sub skip {
+    my ($name, $reason) = @_;
+    $count++;
+    print "ok $count - $name # SKIP $reason\n";
+}
+
+sub slurp {
+    my ($path) = @_;
+    open my $file, '<', $path or return '';
+    local $/;
+    return <$file>;
+}
+
+# More ranks than cores, as root in a container: what Open MPI wants to be asked for.
+$ENV{"OMPI_$_"} = 1 for qw(ALLOW_RUN_AS_ROOT ALLOW_RUN_AS_ROOT_CONFIRM MCA_rmaps_base_oversubscribe);
+$ENV{PRTE_MCA_rmaps_default_mapping_policy} = ':oversubscribe';
+$ENV{ASAN_OPTIONS} = 'detect_leaks=0:' . ($ENV{ASAN_OPTIONS} || ''); # MPI keeps some memory
+
+# Runs a command, of at most 60 s; exit status, what it printed, seconds.
+sub run {
+    my ($command) = @_;
+    my $begin = time;
+    my $text = `timeout -k 5 60 $command 2>&1`;
+    my $status = $? >> 8 || $? & 127;
+    my $seconds = time - $begin;
+    return ($status, $text, $seconds);
+}
+
+# ---- one library
+
+my ($name, $launcher, $programs, $tests);
+
+sub select_library {
+    ($name, $launcher) = @{$_[0]};
+    my $first = $name eq $libraries[0][0];
+    $programs = $first ? "$build/bin" : "$build/$name";
+    $tests = $first ? "$build/tests" : "$build/$name";
+}
+
+sub job {
+    my ($processes, $command) = @_;
+    return run("$launcher -np $processes $command");
+}
+
+# The digests, verdicts, counts and peaks of a file of records, one line a case.
+sub bits {
+    my ($path) = @_;
+    my @lines;
+    for (split /\n/, slurp($path)) {
+        my ($impl) = /"impl": ?"([^"]+)"/;
+        my ($outputs) = /"outputs": ?(\{.*?\}\})/;
+        my ($traffic) = /"traffic": ?(\{.*?\})/;
+        push @lines, join ' ', $impl, $outputs || '', ($traffic || '') =~ s/,"network_bytes":\d+//r,
+            /"peak_bytes": ?(\d+)/g;
+    }
+    return join "\n", @lines;
+}
+
+my $tiny = '--iters 1 --check reference';
+my %cases = (
+    vocab => "--tokens 7 --hidden 16 --vocab 53 $tiny",
+    dispatch => '--impl llep,alltoall-dedup,pipelined-llep --tokens 11 --hidden 16 --ffn 16 '
+        . "--experts 24 --topk 3 --routing 95/4 $tiny",
+    checkpoint => "--layers 2 --tokens 6 --hidden 16 --ffn 16 --host-budget 1M $tiny",
+    optimizer => "--params 3000 $tiny",
+);
+
+# The same bits as thread ranks.
+sub test_bits {
+    my ($processes, @programs) = @_;
+    for my $program (@programs) {
+        my ($threads, $ranks) = ("$dir/$program-$processes-threads", "$dir/$program-$processes-$name");
+        run("$build/bin/$program $cases{$program} --ranks $processes --json $threads")
+            unless -e $threads;
+        unlink $ranks;
+        my ($status, $text) = job($processes, "$programs/$program $cases{$program} --json $ranks");
+        my ($want, $got) = (bits($threads), bits($ranks));
+        ok($status == 0 && $want ne '' && $want =~ /digest/ && $want eq $got,
+            "$name: $program, $processes processes: bits, traffic and peaks of thread ranks",
+            "exit $status\n$text\n$want\n$got");
+    }
+}
+
+sub test_messages {
+    for my $processes ($name eq $libraries[0][0] ? (2, 3) : 3) {
+        my ($status, $text) = job($processes, "$tests/test_comm");
+        ok($status == 0 && $text =~ /^1\.\.9$/m && $text !~ /^not ok/m
+                && 9 == (() = $text =~ /^ok \d/mg),
+            "$name: collectives over $processes processes; TAP from rank 0 alone", $text);
+    }
+    return if $name ne $libraries[0][0];
+    my ($status, $text) = job(2, "$tests/test_comm 2");
+    ok($status == 0 && $text =~ /, 4 ranks/ && $text !~ /^not ok/m,
+        "$name: two processes of two ranks", $text);
+}
+
+sub test_launch {
+    my $json = "$dir/launch-$name";
+    my $small = '--impl ring-dtp --tokens 4 --hidden 16 --vocab 50 --iters 1';
+    my ($status, $text) = job(2, "$programs/vocab $small --ranks-per-process 2 --json $json");
+    my $record = slurp($json);
+    ok($status == 0 && $text =~ /^ +4 +16 +50 +4 .*bitwise/m
+            && $text =~ /slowest: rank \d on \S+; fullest: rank \d on \S+/
+            && $record =~ /"processes": ?2/ && $record =~ /"nodes": ?1/
+            && $record =~ /"hosts": ?\["[^"]+"\]/ && $record =~ /"local_rank": ?3/
+            && 4 == (() = $record =~ /"time_s": ?[\d.e-]+, ?"peak_bytes": ?\d+, ?"resident_bytes": ?\d+, ?"samples_s"/g)
+            && 1 == (() = $record =~ /\n/g),
+        "$name: ranks, hosts and samples are recorded, slowest and fullest named", "$text\n$record");
+    ($status, $text) = job(2, "$programs/vocab $small --ranks 3");
+    ok($status == 2 && $text =~ /--ranks: got 3, allowed 2 \(2 processes of 1\)/
+            && 1 == (() = $text =~ /--ranks:/g),
+        "$name: --ranks that the launcher did not start; said once", $text);
+    my $other = $small =~ s/50/51/r;
+    ($status, $text) = run("$launcher -np 1 $programs/vocab $small : -np 1 $programs/vocab $other");
+    ok($status == 2 && $text =~ /rank 1 on \S+ was started with other options than rank 0/
+            && $text =~ /--vocab 51/,
+        "$name: other options on another rank", $text);
+    ($status, $text) = job(2, "$programs/vocab $small --message-gbps 1");
+    ok($status == 2 && $text =~ /message-gbps/, "$name: no pace between processes", $text);
+    ($status, $text) = job(3, "$programs/dispatch --impl llep,pipelined-llep --tokens 64 --hidden 32 "
+          . "--ffn 32 --experts 6 --topk 2 --routing 95/1 --device-memory 90K --oom record --iters 1");
+    ok($status == 0 && $text =~ /OUT OF MEMORY/, "$name: out of memory is a row like any other", $text);
+}
+
+# ---- faults
+
+sub left_behind {
+    my ($what) = @_;
+    my $found = '';
+    for (1 .. 30) {
+        $found = `ps -eo pid,args | grep -F -- '$what' | grep -v grep`;
+        return '' if $found eq '';
+        sleep 0.1;
+    }
+    return $found;
+}
+
+sub fails {
+    my ($fault, $pattern) = @_;
+    my ($status, $text, $seconds) = job(4, "$tests/mpi_faults '$fault'");
+    my $found = left_behind("$tests/mpi_faults $fault");
+    ok($status != 0 && $text =~ $pattern && $seconds < 10 && $found eq '',
+        "$name: $fault: named, the job ended, nobody left",
+        "exit $status after $seconds s\n$text$found");
+}
+
+sub recovers {
+    my ($fault, $pattern) = @_;
+    my ($status, $text) = job(4, "$tests/mpi_faults '$fault'");
+    ok($status == 1 && $text =~ /group 0: rank \d, $pattern/ && $text =~ /group 2: rank \d, $pattern/
+            && 2 == (() = $text =~ /group [13]: fine/g),
+        "$name: $fault: fails its group on all ranks; the next one is fine", "exit $status\n$text");
+}
+
+# All of them, or those in which libraries and launchers have a part.
+sub test_faults {
+    my ($all) = @_;
+    my $at = qr/mpi_faults: rank 2 on \S+/;
+    fails('kill', qr/$at was killed by signal 9 .*phase: group 0/);
+    fails('exit 0', qr/$at ended on its own with status 0, phase: group 0/);
+    fails('loop', qr/$at: rank \d waited 2\S* s for it in '[^']+'; last: working, phase: group 0/);
+    recovers('memory', qr/status 1: .*too much.* asked for 1099511627776/);
+    recovers('leave', qr/status 3: rank 2 left while rank \d waits for it/);
+    return unless $all;
+    fails('stop', qr/$at: was not heard of for 2/);
+    recovers('size', qr/status 3: exchange 'planned': rank \d sends rank \d (299999|300000) bytes/);
+    recovers('label', qr/status 3: exchange \d of a communicator is '[^']+' on rank/);
+}
+
+# A rank is killed while records are written: whole lines only.
+sub test_killed_program {
+    my $json = "$dir/killed-$name";
+    my $mark = "--seed 77$$";
+    my $pid = fork // die "fork: $!";
+    if (!$pid) {
+        exec "timeout -k 5 60 $launcher -np 3 $programs/vocab --impl vocab-parallel,ring-dtp "
+          . "--tokens 16 --hidden 16 --vocab " . join(',', 50 .. 250)
+          . " --iters 3 $mark --json $json >$dir/killed.text 2>&1";
+    }
+    for (1 .. 100) {
+        last if -s $json;
+        sleep 0.1;
+    }
+    # A rank's process is the child of one with the same command line.
+    my %parent = map { /^\s*(\d+)\s+(\d+)/ ? ($1, $2) : () }
+        grep { /\/vocab .*\Q$mark\E/ && !/timeout/ && !/mpirun|mpiexec/ } split /\n/, `ps -eo pid,ppid,args`;
+    my @ranks = sort { $a <=> $b } grep { exists $parent{$parent{$_}} } keys %parent;
+    kill 'KILL', $ranks[1] if @ranks == 3;
+    waitpid $pid, 0;
+    my $status = $? >> 8 || $? & 127;
+    my ($text, $lines) = (slurp("$dir/killed.text"), slurp($json));
+    my $partial = grep { !/^\{.*\}$/ } split /\n/, $lines;
+    my $found = left_behind($mark);
+    ok(@ranks == 3 && $status != 0 && $lines =~ /\n\z/ && !$partial && $found eq ''
+            && $text =~ /vocab: rank \d on \S+ was killed by signal 9 .*phase: \S+, case \d+/,
+        "$name: a killed rank is named with its phase, records are whole lines",
+        "exit $status, ranks @ranks\n$text$found");
+}
+
+# ---- two hosts
+
+# Namespaces and their interfaces; the process's number keeps two runs apart.
+my ($here, $there) = map { "f$$" . $_ } qw(a b);
+
+# Two network namespaces, joined by a pair of interfaces with 5 ms of delay, each with a host name of
+# its own. '', 'slow' where there can be no delay, or why not.
+$SIG{INT} = $SIG{TERM} = sub { exit 1 };
+
+sub make_hosts {
+    return 'not root' if $> != 0;
+    return 'no ip, tc or unshare' if grep { system("command -v $_ >/dev/null 2>&1") } qw(ip tc unshare);
+    my @steps = ("ip netns add $here", "ip netns add $there",
+        "ip link add $here netns $here type veth peer name $there netns $there",
+        "ip -n $here addr add 10.77.0.1/24 dev $here",
+        "ip -n $there addr add 10.77.0.2/24 dev $there",
+        (map { ("ip -n $_ link set $_ up", "ip -n $_ link set lo up") } $here, $there));
+    for (@steps) {
+        my $text = `$_ 2>&1`;
+        return "$_: $text" if $?;
+    }
+    my $slow = grep {
+        system("ip netns exec $_ tc qdisc add dev $_ root netem delay 5ms 2>/dev/null")
+    } $here, $there;
+    open my $agent, '>', "$dir/agent" or return "$dir/agent: $!";
+    # What launchers call in place of ssh: HOST COMMAND...
+    print $agent "#!/bin/sh\nwhile [ \"\${1#-}\" != \"\$1\" ]; do shift; done\n"
+      . "case \$1 in 10.77.0.1) n=$here ;; *) n=$there ;; esac\nshift\n"
+      . "exec ip netns exec \$n unshare --uts sh -c \"hostname \$n; \$*\"\n";
+    close $agent;
+    chmod 0755, "$dir/agent";
+    return $slow ? 'slow' : '';
+}
+
+END {
+    my $status = $?;
+    system("ip netns del $_ 2>/dev/null") for grep { defined && -e "/run/netns/$_" } $here, $there;
+    $? = $status;
+}
+
+sub test_hosts {
+    my ($delay) = @_;
+    my $command = $name eq 'openmpi'
+      ? "ip netns exec $here unshare --uts sh -c 'hostname $here; exec $launcher "
+      . "--mca plm_rsh_agent $dir/agent --mca oob_tcp_if_include $here,$there --mca btl self,vader,tcp "
+      . '--mca btl_tcp_if_include 10.77.0.0/24 --host 10.77.0.1:2,10.77.0.2:2 -np 4 '
+      : "ip netns exec $here unshare --uts sh -c 'hostname $here; exec $launcher -launcher ssh "
+      . "-launcher-exec $dir/agent -hosts 10.77.0.1:2,10.77.0.2:2 -np 4 ";
+    local $ENV{UCX_TLS} = 'self,sm,tcp';
+    for my $program ($name eq $libraries[0][0] ? sort keys %cases : 'vocab') {
+        my ($threads, $ranks) = ("$dir/$program-4-threads", "$dir/$program-hosts-$name");
+        unlink $ranks;
+        my ($status, $text) = run("$command $programs/$program $cases{$program} --json $ranks'");
+        my ($want, $got, $record) = (bits($threads), bits($ranks), slurp($ranks));
+        ok($status == 0 && $want ne '' && $want eq $got && $record =~ /"hosts": ?\["$here", ?"$there"\]/
+                && $record =~ /"nodes": ?2/
+                && ($program !~ /vocab|dispatch/ || $record =~ /"network_bytes": ?[1-9]/),
+            "$name: $program on two hosts$delay: the bits of thread ranks, bytes between nodes",
+            "exit $status\n$text\n$want\n$got");
+    }
+}
+
+# ---- all
+
+for my $library (@libraries) {
+    select_library($library);
+    if (!$launcher) {
+        skip("$name", 'no launcher beside its compiler');
+        next;
+    }
+    my $all = $name eq $libraries[0][0];
+    test_messages();
+    test_bits($_, sort keys %cases) for $all ? (1, 2, 3, 4, 8) : 4;
+    test_launch();
+    test_faults($all);
+    test_killed_program();
+}
+my $why = make_hosts();
+if ($why && $why ne 'slow') {
+    skip('two hosts', $why =~ s/\n.*//sr);
+} else {
+    for my $library (@libraries) {
+        select_library($library);
+        test_hosts($why ? '' : ' with 5 ms between them') if $launcher;
+    }
+}
+print "1..$count\n";
+exit($failed || !$count ? 1 : 0);

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The cases that results/accepted holds, run again: small ones on the cpu device, checked against the
-# reference, and the closed forms at the papers' shapes. What is kept of each is the same on every
+# reference; the papers' shapes on the simulated device, times included; and closed forms. What is kept of each is the same on every
 # machine (archive --part exact), so a byte or a bit of difference is a change of the code.
 #
 # `make accept` writes results/accepted with it; tests/accepted.t compares a fresh run with that
@@ -53,6 +53,25 @@ small cpu-checkpoint checkpoint --impl all --layers 6 --ranks 2 --tokens 40 --hi
 
 small cpu-optimizer optimizer --impl all --ranks 1,2 --params 30000 --bucket 4K --slots 1,2,3 \
     --gradients host-f32,device-bf16 --clip 1
+
+# simulated FILE PROGRAM OPTION...: at the papers' shapes.
+simulated()
+{
+    file=$1 program=$2
+    shift 2
+    cases "$file" "$program" --device sim:h200-8 --oom record "$@"
+}
+
+simulated sim-vocab vocab --impl all --ranks 4,8 --tokens 16K --hidden 7168 --vocab 200000
+simulated sim-dispatch dispatch --impl all --ranks 8 --tokens 32K --hidden 4096 --ffn 4096 \
+    --experts 128 --topk 4 --dtype bf16 --routing balanced,95/16 --chunk-budget 10923 --pass forward
+simulated sim-dispatch dispatch --impl alltoall,llep,pipelined-llep --ranks 8 --tokens 64K \
+    --hidden 7168 --ffn 2048 --experts 128 --topk 8 --dtype bf16 --routing 80/16 \
+    --chunk-budget 6554 --max-chunks 10 --pass forward
+simulated sim-checkpoint checkpoint --impl all --layers 47 --tokens 69632 --hidden 2880 --ffn 2880 \
+    --dtype bf16 --host-budget 0,8G,64G
+simulated sim-optimizer optimizer --impl all --model gpt-oss-20b --world 8 --whole-tensors \
+    --slots 2,3 --bucket 100e6
 
 cases plan-vocab vocab --plan --impl all --threads 2 --ranks 4,8 --tokens 16K,32K --hidden 7168 \
     --vocab 200000

@@ -10,7 +10,7 @@
  *   holds on this machine      a relation, measured here
  *   model agrees, differs      a simulated time
  *   fitted                     the printed figure set the profile of the simulated machine
- *   inconsistent in the paper  the paper's own figures contradict it
+ *   consistent, inconsistent   what the paper's own other figures give for it
  *   differs: WHY               it does not hold
  *   not run: needs WHAT        nothing was run that could say it
  *
@@ -103,9 +103,10 @@ static void print_lines(const struct claims *claims, const struct claim_outcome 
 /* ---- a line per item ------------------------------------------------------------------------- */
 
 static const char *const classes[] = {"reproduced", "better", "holds on this machine",
-    "model agrees", "fitted", "inconsistent in the paper", "model differs", "differs", "not run"};
+    "model agrees", "fitted", "consistent in the paper", "inconsistent in the paper",
+    "model differs", "differs", "not run"};
 static const char *const headings[] = {"reproduced", "better", "holds here", "model agrees",
-    "fitted", "inconsistent", "model differs", "differs", "not run"};
+    "fitted", "consistent", "inconsistent", "model differs", "differs", "not run"};
 enum { CLASSES = sizeof classes / sizeof *classes };
 
 struct item_summary {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "bench/harness/interrupt.h"
+#include "bench/harness/search.h"
 #include "bench/harness/simulate.h"
 #include "bench/harness/units.h"
 #include "device/launch.h"
@@ -186,6 +187,20 @@ static const struct option common_options[] = {
         .fallback = "fail",
         .names = oom_names,
         .help = "an out-of-memory case fails the run, or is a row like any other"},
+    {.name = "search",
+        .kind = OPTION_TEXT,
+        .at = AT(search),
+        .role = OPTION_PROTOCOL,
+        .argument = "NAME",
+        .help = "on sim: the largest value of a count (tokens) that fits, sought from the one given"},
+    {.name = "search-step",
+        .kind = OPTION_COUNT,
+        .at = AT(search_step),
+        .role = OPTION_PROTOCOL,
+        .argument = "N",
+        .fallback = "1024",
+        .low = 1,
+        .help = "search among multiples of N"},
     {.name = "json",
         .kind = OPTION_TEXT,
         .at = AT(json),
@@ -383,6 +398,8 @@ int case_setup(struct case_options *options, struct options *parsed)
         status = setup_writable(parsed, "dump", options->dump);
     if (status < 0 && options->json && options->trace && !strcmp(options->json, options->trace))
         status = options_refuse(parsed, "trace", "%s is the file of --json", options->trace);
+    if (status < 0)
+        status = search_setup(options, parsed);
     options_rewind(parsed);
     if (status < 0)
         interrupt_install();

@@ -39,6 +39,8 @@ struct case_options {
     int64_t iters, warmup;
     double min_time_s, timeout_s;
     int64_t seed;
+    const char *search; /* NULL = none */
+    int64_t search_step;
     const char *check_text, *device_text;
     int64_t device_memory_bytes, host_memory_bytes; /* -1 = no limit */
     struct option_reals link_gbps;

@@ -7,7 +7,7 @@
 #include "bench/harness/units.h"
 #include "probe/record.h"
 
-static const char *const kind_names[] = {"bitwise", "exact", "relation", "table", NULL};
+static const char *const kind_names[] = {"bitwise", "exact", "relation", "ratio", "table", NULL};
 
 /* ---- the file ------------------------------------------------------------------------------- */
 
@@ -55,14 +55,14 @@ static const char *parse_claim(struct claim *claim)
         claim->kind = kind;
         if (kind == CLAIM_EXACT && !(is_number(claim->printed) && is_number(claim->tolerance)))
             return "an exact claim needs a printed number and a tolerance";
-        if (kind == CLAIM_RELATION &&
+        if ((kind == CLAIM_RELATION || kind == CLAIM_RATIO) &&
             (claim->tolerance[0] != '<' || !is_number(claim->tolerance + 1)))
-            return "a relation needs a limit such as <1 as its tolerance";
+            return "a relation or ratio needs a limit such as <1 as its tolerance";
         if (kind == CLAIM_TABLE && !strstr(claim->figure, " | "))
             return "a line of a table is named by 'ROW | FIGURE'";
         return NULL;
     }
-    return "kind is not one of bitwise, exact, relation, table";
+    return "kind is not one of bitwise, exact, relation, ratio, table";
 }
 
 static struct claim *new_claim(struct claims *claims)
@@ -176,6 +176,8 @@ static double figure_of(const json_t *record, const char *paths)
 
 static double unit_scale(const char *unit)
 {
+    if (!strcmp(unit, "MiB"))
+        return 1024.0 * 1024;
     return !strcmp(unit, "GiB") ? 1024.0 * 1024 * 1024 : 1;
 }
 
@@ -197,6 +199,9 @@ static void evaluate_bitwise(
         if (!selected(record, claim->where))
             continue;
         const char *verdict = json_string_value(rec_get(record, "check.verdict"));
+        /* What was not checked says nothing. */
+        if (verdict && (!strcmp(verdict, "off") || !strcmp(verdict, "simulated")))
+            continue;
         bool bitwise = verdict && !strcmp(verdict, "bitwise");
         cases++;
         agreed += bitwise;
@@ -257,6 +262,70 @@ static bool same_shape(const json_t *a, const json_t *b)
     return json_equal(json_object_get(a, "device"), json_object_get(b, "device"));
 }
 
+/* Ratios met so far, and what kind of evidence they are. */
+struct ratios {
+    double low, high; /* NaN = none met */
+    bool measured;    /* some figure is of this machine */
+    bool of_time;
+};
+
+static const struct ratios no_ratios = {.low = NAN, .high = NAN};
+
+/* Bytes and counts of a closed form or of a simulated device are those of the schedule itself. */
+static bool is_measured(const json_t *record)
+{
+    const char *status = json_string_value(json_object_get(record, "status"));
+    const char *device = json_string_value(json_object_get(record, "device"));
+    return !(status && !strcmp(status, "skipped")) && !(device && !strncmp(device, "sim", 3));
+}
+
+/* Names of times end in _s. */
+static bool is_of_time(const char *paths)
+{
+    for (const char *at = strstr(paths, "_s"); at; at = strstr(at + 2, "_s")) {
+        if (!at[2] || strchr(" |", at[2]))
+            return true;
+    }
+    return false;
+}
+
+static void add_ratio(
+    struct ratios *ratios, double ratio, const char *paths, const json_t *a, const json_t *b)
+{
+    if (isnan(ratio))
+        return;
+    ratios->low = isnan(ratios->low) || ratio < ratios->low ? ratio : ratios->low;
+    ratios->high = isnan(ratios->high) || ratio > ratios->high ? ratio : ratios->high;
+    ratios->measured |= is_measured(a) || is_measured(b);
+    ratios->of_time |= is_of_time(paths);
+}
+
+/* All ratios against the limit. A simulated time can at best agree; a byte count is everybody's;
+ * what was measured here holds here. */
+static void judge_ratios(
+    const struct claim *claim, const struct ratios *ratios, struct claim_outcome *outcome)
+{
+    double limit = 0;
+    units_parse_real(claim->tolerance + 1, -1, &limit);
+    if (isnan(ratios->low)) {
+        not_run(claim, outcome);
+        return;
+    }
+    if (ratios->low == ratios->high)
+        snprintf(outcome->ours, sizeof outcome->ours, "%.3f", ratios->low);
+    else
+        snprintf(outcome->ours, sizeof outcome->ours, "%.3f..%.3f", ratios->low, ratios->high);
+    bool simulated = ratios->of_time && !ratios->measured;
+    if (ratios->high < limit)
+        snprintf(outcome->verdict, sizeof outcome->verdict, "%s",
+            ratios->measured ? "holds on this machine"
+            : simulated      ? "model agrees"
+                             : "reproduced");
+    else
+        snprintf(outcome->verdict, sizeof outcome->verdict, "%s: above %g",
+            simulated ? "model differs" : "differs", limit);
+}
+
 /* figure: "ring-dtp / materialized : memory.increment_bytes" */
 static bool split_relation(const char *figure, char above[64], char below[64], const char **paths)
 {
@@ -267,11 +336,10 @@ static bool split_relation(const char *figure, char above[64], char below[64], c
     return true;
 }
 
-/* A record of closed forms: nothing ran. */
-static bool is_computed(const json_t *record)
+static bool is_impl(const json_t *record, const char *name)
 {
-    const char *status = json_string_value(json_object_get(record, "status"));
-    return status && !strcmp(status, "skipped");
+    const char *impl = json_string_value(json_object_get(record, "impl"));
+    return impl && !strcmp(impl, name);
 }
 
 static void evaluate_relation(
@@ -279,42 +347,41 @@ static void evaluate_relation(
 {
     char above[64], below[64];
     const char *paths;
-    double limit = 0, low = NAN, high = NAN;
-    bool computed = true; /* closed forms alone: arithmetic, not a measurement */
-    units_parse_real(claim->tolerance + 1, -1, &limit);
+    struct ratios ratios = no_ratios;
     if (!split_relation(claim->figure, above, below, &paths)) {
         not_run(claim, outcome);
         return;
     }
     for (size_t i = 0; i < json_array_size(records); i++) {
         const json_t *a = json_array_get(records, i);
-        const char *impl = json_string_value(json_object_get(a, "impl"));
-        if (!impl || strcmp(impl, above) || !selected(a, claim->where))
+        if (!is_impl(a, above) || !selected(a, claim->where))
             continue;
         for (size_t j = 0; j < json_array_size(records); j++) {
             const json_t *b = json_array_get(records, j);
-            impl = json_string_value(json_object_get(b, "impl"));
-            if (!impl || strcmp(impl, below) || !selected(b, claim->where) || !same_shape(a, b))
-                continue;
-            double ratio = figure_of(a, paths) / figure_of(b, paths);
-            computed = computed && is_computed(a) && is_computed(b);
-            low = isnan(low) || ratio < low ? ratio : low;
-            high = isnan(high) || ratio > high ? ratio : high;
+            if (is_impl(b, below) && selected(b, claim->where) && same_shape(a, b))
+                add_ratio(&ratios, figure_of(a, paths) / figure_of(b, paths), paths, a, b);
         }
     }
-    if (isnan(low)) {
-        not_run(claim, outcome);
-        return;
+    judge_ratios(claim, &ratios, outcome);
+}
+
+/* figure: "memory.increment_bytes / memory.bound_bytes", both of one record. */
+static void evaluate_ratio(
+    const struct claim *claim, const json_t *records, struct claim_outcome *outcome)
+{
+    char above[96] = "";
+    struct ratios ratios = no_ratios;
+    const char *slash = strstr(claim->figure, " / ");
+    if (slash)
+        snprintf(above, sizeof above, "%.*s", (int)(slash - claim->figure), claim->figure);
+    for (size_t i = 0; slash && i < json_array_size(records); i++) {
+        const json_t *record = json_array_get(records, i);
+        if (!selected(record, claim->where))
+            continue;
+        double ratio = figure_of(record, above) / figure_of(record, slash + 3);
+        add_ratio(&ratios, ratio, claim->figure, record, record);
     }
-    if (low == high)
-        snprintf(outcome->ours, sizeof outcome->ours, "%.3f", low);
-    else
-        snprintf(outcome->ours, sizeof outcome->ours, "%.3f..%.3f", low, high);
-    if (high < limit)
-        snprintf(outcome->verdict, sizeof outcome->verdict, "%s",
-            computed ? "reproduced" : "holds on this machine");
-    else
-        snprintf(outcome->verdict, sizeof outcome->verdict, "differs: above %g", limit);
+    judge_ratios(claim, &ratios, outcome);
 }
 
 static void evaluate_table(
@@ -359,6 +426,9 @@ void claim_evaluate(const struct claim *claim, const json_t *records,
         break;
     case CLAIM_RELATION:
         evaluate_relation(claim, records, outcome);
+        break;
+    case CLAIM_RATIO:
+        evaluate_ratio(claim, records, outcome);
         break;
     case CLAIM_TABLE:
         evaluate_table(claim, lines, outcome);

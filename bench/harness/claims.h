@@ -14,6 +14,7 @@ enum claim_kind {
     CLAIM_BITWISE,  /* every selected record was checked bit by bit and agreed */
     CLAIM_EXACT,    /* a figure that shapes alone decide */
     CLAIM_RELATION, /* a ratio of two implementations, at every shape that both ran */
+    CLAIM_RATIO,    /* two figures of one record, at every shape that ran */
     CLAIM_TABLE     /* a line of a table: its row and its figure */
 };
 

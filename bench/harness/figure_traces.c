@@ -121,6 +121,13 @@ static void write_identity(FILE *out, const struct timeline *at)
     csv_int(out, at->process - 1);
 }
 
+/* A sample of the rank's memory while it worked. */
+static bool is_sample(const struct timeline *at, const json_t *event)
+{
+    return is_phase(event, "C") && number_of(event, "ts") < at->end_us &&
+           json_integer_value(json_object_get(event, "pid")) == at->process;
+}
+
 /* What was live when the clock starts stands at 0. */
 static void write_live_sets(FILE *out, const struct timeline *at)
 {
@@ -129,12 +136,9 @@ static void write_live_sets(FILE *out, const struct timeline *at)
     const char *set;
     json_array_foreach(at->events, i, event)
     {
-        if (!is_phase(event, "C") ||
-            json_integer_value(json_object_get(event, "pid")) != at->process)
+        if (!is_sample(at, event))
             continue;
         double seconds = (number_of(event, "ts") - at->begin_us) / 1e6;
-        if (number_of(event, "ts") > at->end_us)
-            continue;
         json_object_foreach(json_object_get(event, "args"), set, bytes)
         {
             write_identity(out, at);
@@ -197,8 +201,15 @@ static int write_file(const char *kind, const char *columns, const struct timeli
 static int write_family(
     const struct timeline *timelines, int count, const char *folder, char *error, int size)
 {
-    if (write_file("live_sets", "impl,kind,rank,time_s,live_set,bytes", timelines, count,
-            write_live_sets, folder, error, size))
+    bool sampled = false;
+    for (int t = 0; t < count; t++) {
+        size_t i;
+        json_t *event;
+        json_array_foreach(timelines[t].events, i, event) sampled |=
+            is_sample(&timelines[t], event);
+    }
+    if (sampled && write_file("live_sets", "impl,kind,rank,time_s,live_set,bytes", timelines, count,
+                       write_live_sets, folder, error, size))
         return -1;
     return write_file("streams", "impl,kind,rank,stream,what,name,begin_s,end_s", timelines, count,
         write_streams, folder, error, size);

@@ -135,6 +135,33 @@ void options_default_count(struct options *options, const char *name, int64_t va
         entry->values[0].count = entry->fallback.count = value;
 }
 
+static bool is_count_axis(const struct options *options, const struct option_entry *entry)
+{
+    return entry && entry->option->kind == OPTION_COUNT && entry->option->axis && entry->set &&
+           entry->option->role == OPTION_CONFIG &&
+           options_takes(options, chosen_impl(options), entry->option);
+}
+
+bool options_get_count(
+    const struct options *options, const char *name, int64_t *value, int64_t *most)
+{
+    const struct option_entry *entry = options_find(options, name, strlen(name));
+    if (!is_count_axis(options, entry))
+        return false;
+    *value = entry->values[entry->position].count;
+    *most = entry->option->high ? entry->option->high : INT64_MAX;
+    return true;
+}
+
+void options_set_count(struct options *options, const char *name, int64_t value)
+{
+    struct option_entry *entry = options_find(options, name, strlen(name));
+    if (!is_count_axis(options, entry))
+        return;
+    entry->values[entry->position].count = value;
+    write_field(entry, &entry->values[entry->position]);
+}
+
 void options_hide(struct options *options, const char *name)
 {
     struct option_entry *entry = options_find(options, name, strlen(name));

@@ -140,6 +140,14 @@ bool options_given(const struct options *options, const char *name);
  * has no part in any case. */
 void options_default_count(struct options *options, const char *name, int64_t value);
 void options_hide(struct options *options, const char *name);
+
+/* A count that is an axis and that the current case takes: its value, and the largest allowed.
+ * False for any other option. options_set_count puts another in its place, in this case and in
+ * every other that has the same one of the list. */
+bool options_get_count(
+    const struct options *options, const char *name, int64_t *value, int64_t *most);
+void options_set_count(struct options *options, const char *name, int64_t value);
+
 int options_argument_count(const struct options *options);
 const char *options_argument(const struct options *options, int index);
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "bench/harness/interrupt.h"
 #include "bench/harness/job.h"
+#include "bench/harness/search.h"
 #include "bench/harness/simulate.h"
 #include "bench/harness/units.h"
 #include "device/launch.h"
@@ -283,8 +284,8 @@ static int keep_baseline(struct report *report, int64_t bytes)
 static double saved_share(struct report *report, const struct case_result *result)
 {
     int64_t peak = peak_bytes(result);
-    if (result->status != CASE_OK || peak == ABSENT)
-        return NAN;
+    if (result->status != CASE_OK || peak == ABSENT || report->common->search)
+        return NAN; /* searches end at shapes of their own */
     if (report->common->impl == 0) {
         if (keep_baseline(report, peak))
             report_failure(report, EXIT_ENVIRONMENT, "memory is short to keep the baseline's peak");
@@ -557,8 +558,15 @@ int report_run(const struct case_options *common, struct options *options,
             break;
         }
         result.simulated = case_simulates(common);
-        run_case(context, report, &result);
+        int64_t given, most;
+        bool searched = common->search && options_get_count(options, common->search, &given, &most);
+        if (!searched)
+            run_case(context, report, &result);
+        else if (search_run(common, options, report, run_case, context, &result))
+            report_failure(report, EXIT_ENVIRONMENT, "no memory for a case's result");
         report_case(report, &result);
+        if (searched)
+            options_set_count(options, common->search, given);
         case_result_free(&result);
     }
     return report_close(report);

@@ -273,6 +273,8 @@ json_t *report_record(const struct case_options *common, const struct options *o
         record_memory(record, result, saved);
         record_counts(record, result);
     }
+    if (result->search)
+        rec_json(record, "search", json_incref(result->search));
     if (result->plan)
         rec_json(record, "plan", json_incref(result->plan));
     return record;

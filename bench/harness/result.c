@@ -38,6 +38,7 @@ void case_result_free(struct case_result *result)
     free(result->ranks);
     free(result->rank_samples_s);
     json_decref(result->plan);
+    json_decref(result->search);
     memset(result, 0, sizeof *result);
 }
 

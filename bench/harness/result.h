@@ -102,6 +102,7 @@ struct case_result {
     int count_count;
     struct case_figure figures[CASE_FIGURES_MAX]; /* in the order of program->figures */
     json_t *plan;                                 /* owned; NULL = none */
+    json_t *search;                               /* owned: what --search found; NULL = none */
 };
 
 /* 0, or -1 when memory is short. */

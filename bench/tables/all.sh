@@ -26,7 +26,7 @@ for word in "$@"; do
 done
 folder=$(mktemp -d) || exit 3
 trap 'rm -rf "$folder"' EXIT
-trap 'kill 0; exit 130' INT TERM
+trap 'exit 130' INT TERM
 
 for table in $tables; do
     echo "$table"

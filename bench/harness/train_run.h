@@ -1,0 +1,44 @@
+/* Training steps of the composed model on the ranks of a device, and what they leave. */
+#pragma once
+#include "bench/harness/train_text.h"
+#include "device/comm.h"
+#include "ops/model.h"
+#include "probe/digest.h"
+
+struct train_run {
+    const struct model_shape *shape;
+    const struct model_options *options;
+    const struct train_text *text;
+    const struct ranks_config *ranks;
+    int64_t steps;
+    int32_t *routes; /* the caller's [steps, layers, ranks, N, k] for every choice, or NULL */
+    /* Called on rank 0 after every step; may be NULL. */
+    void (*progress)(void *context, int64_t step, double loss, double seconds);
+    void *context;
+
+    /* filled */
+    double *loss;    /* [steps]; owned */
+    double *seconds; /* [steps], of the slowest rank's step; owned */
+    float *master;   /* master weights of all tensors, whole and in the model's order; owned */
+    int64_t elements;
+    int64_t peak_bytes, set_peak_bytes[LIVE_SET_COUNT], host_peak_bytes; /* of the fullest rank */
+    int64_t *loads; /* [layers, experts] of the last step; owned */
+    struct ranks_failure failure;
+};
+
+/* 0, or -1 with run->failure. */
+int train_run(struct train_run *run);
+void train_run_free(struct train_run *run);
+
+/* Digests of losses and of master weights. */
+void train_run_digests(
+    const struct train_run *run, char losses[DIGEST_TEXT], char weights[DIGEST_TEXT]);
+
+/* Names the tensor and element where two runs of one shape first differ ("layer 1 gate [37]"), or
+ * gives false: they are equal bit for bit. */
+bool train_run_difference(
+    const struct train_run *a, const struct train_run *b, char *text, int size);
+
+/* FLOP of one token, forward and backward, by definition: every product of the layers and the head
+ * three times, attention over half the sequence, nothing for what is computed again. */
+double train_flops_per_token(const struct model_shape *shape);

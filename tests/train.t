@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# The program train: compositions with one digest, what --explain says, what is refused, routes that
+# dispatch reads back.
+# shellcheck source=/dev/null
+set -u
+cd "$(dirname "$0")/.." || exit 1
+build=${BUILDDIR:-build}
+train=$build/bin/train
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+count=0
+
+# ok NAME STATUS: a TAP line; STATUS 0 is right.
+ok()
+{
+    count=$((count + 1))
+    if [ "$2" -eq 0 ]; then
+        echo "ok $count - $1"
+    else
+        echo "not ok $count - $1"
+        sed 's/^/# /' "$scratch/out" "$scratch/err"
+    fi
+}
+
+small=(--layers 1 --hidden 32 --ffn 24 --experts 4 --length 32 --sequences 2 --threads 2)
+
+"$train" "${small[@]}" --steps 6 --ranks 2 --composition composed,standard-in-order,standard \
+    --explain --json "$scratch/r.jsonl" --dump-routes "$scratch/routes" >"$scratch/out" 2>"$scratch/err"
+ok 'three compositions train' $?
+
+# composed, standard, standard-in-order: the first and the last are one, the other is not
+one_but_standard()
+{
+    [ "$(grep "digest of $1" "$scratch/out" | sed -n '1p;3p' | sort -u | wc -l)" -eq 1 ] &&
+        [ "$(grep "digest of $1" "$scratch/out" | sort -u | wc -l)" -eq 2 ]
+}
+one_but_standard weights && one_but_standard losses
+ok 'the standard step in the composed orders has the composed digests' $?
+
+grep -q 'against the first: equal, bit for bit' "$scratch/out" &&
+    grep -q 'against the first: first differs in ' "$scratch/out"
+ok '--explain says equal, and names where own orders first differ' $?
+
+[ "$(grep -c '"verdict": *"bitwise"' "$scratch/r.jsonl")" -eq 1 ] && [ "$(wc -l <"$scratch/r.jsonl")" -eq 3 ]
+ok 'a record for each case, with its verdict' $?
+
+"$build/bin/replay" --routing "$scratch/routes/routes.npy" --ranks 2 --experts 4 >"$scratch/out" 2>"$scratch/err" &&
+    grep -q '6 steps' "$scratch/out"
+ok 'the routes that were dumped are read back as a trace' $?
+
+# refused OPTION MESSAGE ARGUMENT...: exits 2, naming the option
+refused()
+{
+    local option=$1 message=$2
+    shift 2
+    "$train" "${small[@]}" --steps 1 "$@" >"$scratch/out" 2>"$scratch/err"
+    [ $? -eq 2 ] && grep -q -- "option --$option: .*$message" "$scratch/err" && [ ! -s "$scratch/out" ]
+    ok "refused: $option: $message" $?
+}
+
+refused sequence-group 'the sequence degree is 4; allowed: 1 to the 2 ranks' --ranks 2 --sequence-group 4
+refused expert-group 'does not divide the 4 experts' --ranks 3 --expert-group 3
+refused heads '5 attention heads do not divide the width 32' --ranks 1 --heads 5
+refused text 'No such file' --ranks 1 --text "$scratch/none"
+refused dispatch 'sums in its own order only' --ranks 1 --composition standard-in-order --dispatch llep
+printf short >"$scratch/short"
+refused text 'has 5 bytes, allowed at least 34' --ranks 1 --text "$scratch/short"
+
+echo "1..$count"

@@ -78,6 +78,9 @@ struct dev_operation {
 
 /* Unless said otherwise a call comes from the rank's host thread. */
 struct dev_backend {
+    /* dev_facts; NULL where there is nothing to tell. From any thread. */
+    enum dev_status (*facts)(struct dev_facts *facts, char *error, int size);
+
     /* Sets dev->state; config is checked. On failure `error` says why and nothing is left behind.
      */
     enum dev_status (*open)(struct device *dev, char *error, int size);

@@ -15,15 +15,9 @@ static enum dev_status find_gpu(
     const struct dev_config *config, int *ordinal, char *error, int size)
 {
     int count = 0;
-    char text[192];
-    cudaError_t code = cudaGetDeviceCount(&count);
-    if (code != cudaSuccess || count < 1) {
-        cudaGetLastError();
-        cuda_describe(code, "cudaGetDeviceCount", text, sizeof text);
-        snprintf(error, (size_t)size, "no CUDA device: %s",
-            code == cudaSuccess ? "the driver shows none" : text);
-        return DEV_UNAVAILABLE;
-    }
+    enum dev_status status = cuda_count(&count, error, size);
+    if (status != DEV_OK)
+        return status;
     if (config->h2d_bytes_per_s > 0 || config->d2h_bytes_per_s > 0) {
         snprintf(error, (size_t)size, "copies of a GPU cannot be paced; allowed: no rate");
         return DEV_FAILED;
@@ -255,6 +249,7 @@ static void fetch(
 }
 
 extern "C" const struct dev_backend backend_cuda = {
+    .facts = cuda_facts,
     .open = open_cuda,
     .close = close_cuda,
     .take = cuda_take,

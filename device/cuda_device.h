@@ -80,6 +80,12 @@ bool cuda_check(
 /* "no CUDA-capable device is detected (cudaErrorNoDevice) from cudaGetDeviceCount(&count)". */
 void cuda_describe(cudaError_t error, const char *call, char *text, int size);
 
+/* How many GPUs there are. DEV_UNAVAILABLE, and `error` says why, when there is none. */
+enum dev_status cuda_count(int *count, char *error, int size);
+
+/* dev_facts (cuda_facts.cu). */
+enum dev_status cuda_facts(struct dev_facts *facts, char *error, int size);
+
 /* Makes the device's GPU the calling thread's. */
 bool cuda_use(struct device *dev);
 

@@ -8,7 +8,7 @@ static const struct comm_transport *choose(struct comm *comm, int ranks, int gpu
     bool alone = ranks <= gpus; /* each rank on a GPU of its own */
     if (wanted == DEV_MESSAGES_NCCL && !alone) {
         dev_fail(comm->dev, DEV_UNAVAILABLE,
-            "%d ranks on %d GPU%s: NCCL wants a GPU for every rank; let messages be copies", ranks,
+            "%d ranks on %d GPU%s: NCCL wants a GPU for every rank; use --messages copies", ranks,
             gpus, gpus == 1 ? "" : "s");
         return NULL;
     }

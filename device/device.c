@@ -100,6 +100,15 @@ static const struct dev_backend *find_backend(enum dev_kind kind, char *error, i
     return NULL;
 }
 
+enum dev_status dev_facts(enum dev_kind kind, struct dev_facts *facts, char *error, int size)
+{
+    memset(facts, 0, sizeof *facts);
+    const struct dev_backend *backend = find_backend(kind, error, size);
+    if (!backend)
+        return DEV_UNAVAILABLE;
+    return backend->facts ? backend->facts(facts, error, size) : DEV_OK;
+}
+
 static bool config_is_sound(const struct dev_config *config, char *error, int size)
 {
     if (config->device_limit_bytes < 0 || config->host_limit_bytes < 0)

@@ -61,6 +61,21 @@ struct dev_config {
     int machines;                   /* 0 = 1 */
 };
 
+/* What the devices of a kind are here. A number is 0 and a text empty where nobody knows. */
+struct dev_facts {
+    int count;            /* GPUs */
+    char name[96];        /* "NVIDIA H200" */
+    int64_t memory_bytes; /* of each */
+    int multiprocessors;
+    char capability[16]; /* "9.0" */
+    char driver[48];     /* "580.65.06" */
+    char runtime[16];    /* "13.0" */
+    char messages[32];   /* "NCCL 2.28.3" */
+};
+
+/* DEV_UNAVAILABLE, and `error` says why, where there is none. Of the cuda device only. */
+enum dev_status dev_facts(enum dev_kind kind, struct dev_facts *facts, char *error, int size);
+
 /* Opens a device. On failure *out is NULL and `error` says why. */
 enum dev_status dev_open(
     const struct dev_config *config, struct device **out, char *error, int size);

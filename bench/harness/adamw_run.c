@@ -203,6 +203,7 @@ static void note_memory(struct on_rank *r)
     if (impl->bound_bytes)
         window->bound_bytes = impl->bound_bytes(shape, options);
     seen->host_pinned_peak_bytes = dev_host_memory(r->rank->dev)->window.peak_bytes;
+    seen->driver_bytes = dev_driver_bytes(r->rank->dev);
     compare_host(r, options);
 }
 

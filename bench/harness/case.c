@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "bench/harness/gpu.h"
 #include "bench/harness/interrupt.h"
 #include "bench/harness/search.h"
 #include "bench/harness/simulate.h"
@@ -15,6 +16,7 @@
 static const char *const dtype_names[] = {"f32", "bf16", NULL};
 static const char *const pass_names[] = {"forward", "backward", "both", NULL};
 static const char *const stream_names[] = {"overlap", "serial", NULL};
+static const char *const message_names[] = {"auto", "copies", "nccl", NULL}; /* dev_messages */
 static const char *const oom_names[] = {"fail", "record", NULL};
 
 #define AT(field) offsetof(struct case_options, field)
@@ -130,6 +132,13 @@ static const struct option common_options[] = {
         .fallback = "overlap",
         .names = stream_names,
         .help = "serial puts every stream's work on one: what overlap gains"},
+    {.name = "messages",
+        .kind = OPTION_NAME,
+        .at = AT(messages),
+        .argument = "HOW",
+        .fallback = "auto",
+        .names = message_names,
+        .help = "on cuda: copies (ranks may share a GPU) or nccl; auto: nccl where none shares"},
     {.name = "iters",
         .kind = OPTION_COUNT,
         .at = AT(iters),
@@ -276,6 +285,11 @@ static int setup_device(struct case_options *options, struct options *parsed)
     options->device_kind = DEV_CPU;
     options->machine_count = 0;
     snprintf(options->device_name, sizeof options->device_name, "cpu");
+    if (!strcmp(text, "cuda"))
+        return gpu_setup(options, parsed);
+    if (options_given(parsed, "messages"))
+        return options_refuse(parsed, "messages", "has an effect on --device cuda alone");
+    options_hide(parsed, "messages");
     if (!strcmp(text, "cpu"))
         return -1;
     if (!strcmp(text, "sim") || !strncmp(text, "sim:", 4)) {
@@ -285,12 +299,7 @@ static int setup_device(struct case_options *options, struct options *parsed)
             options->device_name, sizeof options->device_name, "sim:%s", options->machines[0].name);
         return status;
     }
-    if (strcmp(text, "cuda"))
-        return options_refuse(
-            parsed, "device", "got '%.80s', allowed cpu, sim[:PROFILE], cuda", text);
-    options_refuse(
-        parsed, "device", "'%.80s' is not available in this build: it has cpu and sim", text);
-    return EXIT_ENVIRONMENT;
+    return options_refuse(parsed, "device", "got '%.80s', allowed cpu, sim[:PROFILE], cuda", text);
 }
 
 /* Where a launcher has started processes, they are the ranks. */
@@ -472,6 +481,7 @@ struct ranks_config case_ranks_config(
     device->kernel_threads = (int)(width > 1 ? width : 1);
     device->pool = pool;
     device->trace = trace;
+    device->messages = (enum dev_messages)options->messages;
     return config;
 }
 
@@ -530,5 +540,6 @@ bool case_records_oom(const struct case_options *options)
 
 const char *case_device_name(const struct case_options *options)
 {
-    return options->device_name;
+    bool shared = options->device_kind == DEV_CUDA && options->ranks > options->gpu.count;
+    return shared ? options->shared_name : options->device_name;
 }

@@ -46,6 +46,7 @@ struct case_options {
     struct option_reals link_gbps;
     double message_gbps;
     int streams, oom;
+    int messages; /* enum dev_messages */
     bool check_order, csv;
     const char *json, *trace, *load, *dump;
 
@@ -55,7 +56,9 @@ struct case_options {
     int64_t check_samples;
     struct profile machines[DEV_MACHINES_MAX]; /* of the simulated device; the first is its own */
     int machine_count;                         /* 0 on other devices */
-    char device_name[72];                      /* "cpu", "sim:h200-8" */
+    struct dev_facts gpu;                      /* of the cuda device */
+    char device_name[128];                     /* "cpu", "sim:h200-8", "cuda:NVIDIA H200" */
+    char shared_name[128];                     /* of the cuda device, where ranks share a GPU */
 
     struct option table[CASE_OPTIONS_MAX]; /* behind case_group */
     int table_count;
@@ -107,4 +110,5 @@ int64_t case_host_limit_bytes(const struct case_options *options);
 /* With --oom record an out-of-memory case is a row and no failure. */
 bool case_records_oom(const struct case_options *options);
 
-const char *case_device_name(const struct case_options *options); /* "cpu", "sim:h200-8" */
+/* "cpu", "sim:h200-8", "cuda:NVIDIA H200", "cuda:NVIDIA H200 shared-gpu". */
+const char *case_device_name(const struct case_options *options);

@@ -99,12 +99,14 @@ struct repetition {
 static int forward_once(void *context)
 {
     struct repetition *rep = context;
+    dev_phase(rep->m.dev, "forward");
     return rep->run->impl->forward(&rep->m) == DEV_OK ? 0 : -1;
 }
 
 static int backward_once(void *context)
 {
     struct repetition *rep = context;
+    dev_phase(rep->m.dev, "backward");
     return rep->run->impl->backward(&rep->m) == DEV_OK ? 0 : -1;
 }
 
@@ -116,6 +118,7 @@ static int both_once(void *context)
 static int release_once(void *context)
 {
     struct repetition *rep = context;
+    dev_phase(rep->m.dev, NULL);
     moe_release(&rep->m, rep->run->impl);
     return dev_sync(rep->m.dev) == DEV_OK ? 0 : -1;
 }
@@ -132,6 +135,7 @@ static int observed_once(struct rank *rank, struct repetition *rep)
         return -1;
     case_rank_window(seen, WINDOW_PASS, memory);
     seen->host_pinned_peak_bytes = dev_host_memory(rank->dev)->window.peak_bytes;
+    seen->driver_bytes = dev_driver_bytes(rank->dev);
     rep->traffic = comm_traffic(rank->comm);
     if (rep->run->collect && collect(rank, &rep->m, rep->run))
         return -1;

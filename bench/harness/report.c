@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "bench/harness/gpu.h"
 #include "bench/harness/interrupt.h"
 #include "bench/harness/job.h"
 #include "bench/harness/search.h"
@@ -195,6 +196,10 @@ struct report *report_open(const struct case_options *common, struct options *op
         report->widths = calloc((size_t)options_count(options) + 1, sizeof *report->widths);
         report->run = host_run(argc, argv);
         report->env = host_environment(isa_name(isa_selected()));
+        if (report->env && common->device_kind == DEV_CUDA && gpu_describe(common, report->env)) {
+            json_decref(report->env);
+            report->env = NULL;
+        }
     }
     if (!report || !report->widths || !report->run || !report->env) {
         fprintf(stderr, "%s: memory is short for the report\n", program->name);

@@ -159,6 +159,17 @@ static int64_t fullest_host_bytes(const struct case_result *result)
     return most;
 }
 
+/* Of the fullest GPU: ranks that share one say the same. */
+static int64_t driver_bytes(const struct case_result *result)
+{
+    int64_t most = ABSENT;
+    for (int i = 0; i < result->rank_count; i++) {
+        if (result->ranks[i].driver_bytes > most)
+            most = result->ranks[i].driver_bytes;
+    }
+    return most;
+}
+
 static void record_memory(json_t *record, const struct case_result *result, double saved)
 {
     json_t *memory = json_object();
@@ -173,7 +184,7 @@ static void record_memory(json_t *record, const struct case_result *result, doub
     }
     set_real(memory, "saved_against_baseline", saved);
     set_int(memory, "host_pinned_peak_bytes", fullest_host_bytes(result));
-    set_int(memory, "driver_bytes", result->driver_bytes);
+    set_int(memory, "driver_bytes", driver_bytes(result));
     set_int(memory, "rss_peak_bytes", result->rss_peak_bytes);
     char fault[CASE_FAULT_MAX];
     if (case_memory_fault(result, fault, sizeof fault))

@@ -13,7 +13,7 @@ int case_result_init(struct case_result *result, int ranks)
     result->work = NAN;
     for (int i = 0; i < CASE_FIGURES_MAX; i++)
         result->figures[i].value = NAN;
-    result->driver_bytes = result->rss_peak_bytes = ABSENT;
+    result->rss_peak_bytes = ABSENT;
     result->ranks = calloc((size_t)ranks, sizeof *result->ranks);
     if (!result->ranks)
         return -1;
@@ -21,7 +21,8 @@ int case_result_init(struct case_result *result, int ranks)
     for (int i = 0; i < ranks; i++) {
         struct case_rank *rank = &result->ranks[i];
         rank->time_s = NAN;
-        rank->resident_bytes = rank->host_pinned_peak_bytes = rank->routes = ABSENT;
+        rank->resident_bytes = rank->host_pinned_peak_bytes = ABSENT;
+        rank->driver_bytes = rank->routes = ABSENT;
         for (int w = 0; w < WINDOW_COUNT; w++) {
             struct case_window *window = &rank->windows[w];
             window->expected_bytes = window->bound_bytes = ABSENT;

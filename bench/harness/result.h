@@ -57,6 +57,7 @@ struct case_rank {
     int64_t resident_bytes;                     /* inputs and weights, before the schedule runs */
     int64_t resident_set_bytes[LIVE_SET_COUNT]; /* of which */
     int64_t host_pinned_peak_bytes;
+    int64_t driver_bytes; /* dev_driver_bytes after the observed pass */
     int64_t routes; /* received, of dispatch */
     struct case_window windows[WINDOW_COUNT];
 };
@@ -95,7 +96,7 @@ struct case_result {
     double *rank_samples_s; /* [rank_count][rank_sample_count], of processes; owned; NULL = none */
     int rank_sample_count;
 
-    int64_t driver_bytes, rss_peak_bytes;
+    int64_t rss_peak_bytes;
     bool has_traffic;
     struct comm_traffic traffic; /* of one repetition, all ranks together */
     struct case_count counts[CASE_COUNTS_MAX];

@@ -154,18 +154,21 @@ static int bring_input(void *context)
 static int forward_once(void *context)
 {
     struct on_rank *r = context;
+    dev_phase(r->s.dev, "forward");
     return r->run->impl->forward(&r->s) == DEV_OK ? 0 : -1;
 }
 
 static int backward_once(void *context)
 {
     struct on_rank *r = context;
+    dev_phase(r->s.dev, "backward");
     return r->run->impl->backward(&r->s) == DEV_OK ? 0 : -1;
 }
 
 static int release_once(void *context)
 {
     struct on_rank *r = context;
+    dev_phase(r->s.dev, NULL);
     stack_release(&r->s, r->run->impl);
     return dev_status(r->s.dev) == DEV_OK ? 0 : -1;
 }
@@ -233,6 +236,7 @@ static void note_memory(struct on_rank *r)
         window->bound_bytes =
             impl->bound_bytes(shape, r->run->options, r->s.rank, r->run->backward);
     seen->host_pinned_peak_bytes = dev_host_memory(r->s.dev)->window.peak_bytes;
+    seen->driver_bytes = dev_driver_bytes(r->s.dev);
     demand_host(r, &ledger);
 }
 

@@ -103,12 +103,14 @@ struct repetition {
 static int forward_once(void *context)
 {
     struct repetition *rep = context;
+    dev_phase(rep->v.dev, "forward");
     return rep->run->impl->forward(&rep->v) == DEV_OK ? 0 : -1;
 }
 
 static int backward_once(void *context)
 {
     struct repetition *rep = context;
+    dev_phase(rep->v.dev, "backward");
     return rep->run->impl->backward(&rep->v) == DEV_OK ? 0 : -1;
 }
 
@@ -120,6 +122,7 @@ static int both_once(void *context)
 static int release_once(void *context)
 {
     struct repetition *rep = context;
+    dev_phase(rep->v.dev, NULL);
     vocab_release(&rep->v, rep->run->impl);
     return dev_sync(rep->v.dev) == DEV_OK ? 0 : -1;
 }
@@ -149,6 +152,7 @@ static int observed_once(struct rank *rank, struct repetition *rep)
     if ((run->backward ? both_once : forward_once)(rep) || dev_sync(rank->dev) != DEV_OK)
         return -1;
     case_rank_window(seen, WINDOW_PASS, memory);
+    seen->driver_bytes = dev_driver_bytes(rank->dev);
     note_expected(run, rank->index, &seen->windows[WINDOW_PASS]);
     rep->traffic = comm_traffic(rank->comm);
     if (run->collect && collect(rank, &rep->v, run))

@@ -25,7 +25,7 @@
 #include "bench/harness/moe_check.h"
 #include "bench/harness/moe_line.h"
 #include "bench/harness/moe_load.h"
-#include "bench/harness/moe_relay.h"
+#include "bench/harness/moe_plan.h"
 #include "bench/harness/moe_run.h"
 #include "bench/harness/report.h"
 #include "bench/harness/units.h"
@@ -458,6 +458,12 @@ static void run_case(void *context, struct report *report, struct case_result *r
     struct timing_protocol protocol = case_timing_protocol(&p->common);
     if (problem_open(p, &problem) >= 0) { /* looked at before: a trace that has changed since */
         fail(result, "the routing can no longer be read");
+        moe_routing_free(&problem.routing);
+        return;
+    }
+    if (p->line.plan) {
+        moe_plan_describe(moe_impls[p->common.impl], &problem.shape, &options,
+            p->common.pass != CASE_FORWARD, result);
         moe_routing_free(&problem.routing);
         return;
     }

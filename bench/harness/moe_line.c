@@ -248,6 +248,11 @@ static const struct option schedule_options[] = {
         .fallback = "printed",
         .names = volume_names,
         .help = "relay: what its choice of mode weighs, the paper's Table 2 or what travels"},
+    {.name = "plan",
+        .kind = OPTION_FLAG,
+        .at = AT(plan),
+        .role = OPTION_ELSEWHERE,
+        .help = "print what the shape alone says, bound and relay's choice; run nothing"},
 };
 
 struct option_group moe_shape_group(struct moe_line *line)

@@ -10,6 +10,7 @@ struct moe_line {
     const char *routing;
     int64_t hop_rows, parts, credits;
     int overlap, grouped, volume;
+    bool plan;
     int keep, chunks, activation, data;
     int64_t chunk_budget, max_chunks, chunk_count, min_gemm;
     double alpha, lambda, flops_per_byte;

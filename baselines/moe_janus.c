@@ -102,7 +102,7 @@ static int make_plan(
             .first_expert = i ? fetched(shape, rank, i - 1) : rank * owned,
             .experts = i ? 1 : owned,
             .fresh = true};
-    int status = relay_plan_make(plan, shape->topk, 0, meetings, (int)rounds + 1);
+    int status = relay_plan_make(plan, shape->topk, shape->experts, 0, meetings, (int)rounds + 1);
     free(meetings);
     return status;
 }

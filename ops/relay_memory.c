@@ -49,7 +49,8 @@ static int plan_of(struct relay_plan *plan, const struct moe_shape *shape,
             .experts = owned,
             .fresh = !tokens_move || hop == 0};
     }
-    int status = relay_plan_make(plan, shape->topk, options->hop_rows, meetings, shape->ranks);
+    int status = relay_plan_make(
+        plan, shape->topk, shape->experts, options->hop_rows, meetings, shape->ranks);
     free(meetings);
     return status;
 }

@@ -12,78 +12,89 @@ int relay_held(int rank, int hop, int ranks)
 /* ---- routes -----------------------------------------------------------------------------------
  */
 
-/* Meetings [first, last) that share a batch. */
+/* Meetings [first, last) that share a batch, and which of them an expert is in: 1 + its number, 0 =
+ * none. number[1 + e] is expert e's, so that an empty slot has one too. */
 struct run {
     struct relay_meeting *first, *last;
-    int32_t *meeting_of; /* [experts]: which of them an expert is in; -1 = none */
-    int64_t experts;     /* one past the last that any of them names */
+    int32_t *number; /* [1 + experts] */
+    int64_t *next; /* [1 + meetings]: where the next route of each is listed; the first = nowhere */
 };
 
-static struct run run_at(struct relay_meeting *first, struct relay_meeting *end)
+static void run_free(struct run *run)
 {
-    struct run run = {.first = first, .last = first};
+    free(run->number);
+    free(run->next);
+}
+
+/* 0, or -1 when memory is short; run_free in either case. */
+static int run_at(
+    struct run *run, int64_t experts, struct relay_meeting *first, struct relay_meeting *end)
+{
+    *run = (struct run){.first = first, .last = first};
     /* where both batches are empty the pointers alone say nothing */
-    for (; run.last < end && run.last->idx == first->idx && run.last->tokens == first->tokens;
-         run.last++) {
-        int64_t last_expert = run.last->first_expert + run.last->experts;
-        run.experts = last_expert > run.experts ? last_expert : run.experts;
-    }
-    run.meeting_of = malloc((size_t)(run.experts + 1) * sizeof *run.meeting_of);
-    for (int64_t e = 0; run.meeting_of && e < run.experts; e++)
-        run.meeting_of[e] = -1;
-    for (struct relay_meeting *m = first; run.meeting_of && m < run.last; m++)
+    while (run->last < end && run->last->idx == first->idx && run->last->tokens == first->tokens)
+        run->last++;
+    run->number = calloc((size_t)experts + 1, sizeof *run->number);
+    run->next = calloc((size_t)(run->last - first) + 1, sizeof *run->next);
+    if (!run->number || !run->next)
+        return -1;
+    for (struct relay_meeting *m = first; m < run->last; m++)
         for (int64_t e = m->first_expert; e < m->first_expert + m->experts; e++)
-            run.meeting_of[e] = (int32_t)(m - first);
-    return run;
+            run->number[1 + e] = (int32_t)(m - first) + 1;
+    return 0;
 }
 
-static struct relay_meeting *meeting_of(const struct run *run, int32_t expert)
-{
-    if (expert == MOE_EMPTY || expert >= run->experts || run->meeting_of[expert] < 0)
-        return NULL;
-    return run->first + run->meeting_of[expert];
-}
-
-/* Counts the run's routes where `route` is NULL, else lists them. */
-static void walk(const struct run *run, int topk, int32_t *route)
+static void count_routes(const struct run *run, int topk)
 {
     int64_t slots = run->first->tokens * topk;
+    for (int64_t i = 0; i < slots; i++)
+        run->next[run->number[1 + run->first->idx[i]]]++;
+    for (struct relay_meeting *m = run->first; m < run->last; m++)
+        m->routes = run->next[1 + (m - run->first)];
+}
+
+static void list_routes(const struct run *run, int topk, int32_t *route)
+{
+    int64_t slots = run->first->tokens * topk;
+    for (struct relay_meeting *m = run->first; m < run->last; m++)
+        run->next[1 + (m - run->first)] = m->first_route;
     for (int64_t i = 0; i < slots; i++) {
-        struct relay_meeting *m = meeting_of(run, run->first->idx[i]);
-        if (m && route)
-            route[m->first_route + m->routes] = (int32_t)i;
-        if (m)
-            m->routes++;
+        int32_t number = run->number[1 + run->first->idx[i]];
+        if (number)
+            route[run->next[number]++] = (int32_t)i;
     }
 }
 
-static int list_routes(struct relay_plan *plan)
+/* Every meeting's routes, counted or listed. */
+static int walk(struct relay_plan *plan, int64_t experts, bool list)
 {
     struct relay_meeting *end = plan->meetings + plan->meeting_count;
-    int64_t total = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        for (struct relay_meeting *m = plan->meetings; m < end;) {
-            struct run run = run_at(m, end);
-            if (!run.meeting_of || m->tokens > INT32_MAX / plan->topk) {
-                free(run.meeting_of);
-                return -1;
-            }
-            walk(&run, plan->topk, plan->route);
-            free(run.meeting_of);
-            m = run.last;
-        }
-        if (pass == 1)
-            return 0;
-        for (struct relay_meeting *m = plan->meetings; m < end; m++) {
-            m->first_route = total;
-            total += m->routes;
-            m->routes = 0;
-        }
-        plan->route = malloc((size_t)(total + 1) * sizeof *plan->route);
-        if (!plan->route)
+    for (struct relay_meeting *m = plan->meetings; m < end;) {
+        struct run run;
+        int status = run_at(&run, experts, m, end);
+        if (status == 0 && list)
+            list_routes(&run, plan->topk, plan->route);
+        else if (status == 0)
+            count_routes(&run, plan->topk);
+        m = run.last;
+        run_free(&run);
+        if (status)
             return -1;
     }
     return 0;
+}
+
+static int find_routes(struct relay_plan *plan, int64_t experts)
+{
+    int64_t total = 0;
+    if (walk(plan, experts, false))
+        return -1;
+    for (int i = 0; i < plan->meeting_count; i++) {
+        plan->meetings[i].first_route = total;
+        total += plan->meetings[i].routes;
+    }
+    plan->route = malloc((size_t)(total + 1) * sizeof *plan->route);
+    return plan->route ? walk(plan, experts, true) : -1;
 }
 
 /* ---- pieces -----------------------------------------------------------------------------------
@@ -98,12 +109,14 @@ static int64_t pieces_of(const struct relay_meeting *m, int64_t hop_rows)
 static int64_t count_by_expert(const struct relay_plan *plan, const struct relay_meeting *meeting,
     const struct relay_piece *piece)
 {
+    const int32_t *route = plan->route + piece->first_route, *idx = meeting->idx;
+    const int32_t first_expert = (int32_t)meeting->first_expert;
     int64_t with_rows = 0;
     memset(plan->next, 0, (size_t)meeting->experts * sizeof *plan->next);
-    for (int64_t i = 0; i < piece->rows; i++) {
-        int32_t expert = meeting->idx[plan->route[piece->first_route + i]];
-        with_rows += plan->next[expert - meeting->first_expert]++ == 0;
-    }
+    for (int64_t i = 0; i < piece->rows; i++)
+        plan->next[idx[route[i]] - first_expert]++;
+    for (int64_t e = 0; e < meeting->experts; e++)
+        with_rows += plan->next[e] > 0;
     return with_rows;
 }
 
@@ -161,19 +174,18 @@ static int cut_all(struct relay_plan *plan, int64_t hop_rows)
     return 0;
 }
 
-int relay_plan_make(struct relay_plan *plan, int topk, int64_t hop_rows,
+int relay_plan_make(struct relay_plan *plan, int topk, int64_t experts, int64_t hop_rows,
     const struct relay_meeting *meetings, int count)
 {
     *plan = (struct relay_plan){.topk = topk,
         .meetings = malloc((size_t)(count + 1) * sizeof *meetings),
         .meeting_count = count};
-    if (!plan->meetings)
-        return -1;
-    for (int i = 0; i < count; i++) {
+    bool good = plan->meetings;
+    for (int i = 0; good && i < count; i++) {
         plan->meetings[i] = meetings[i];
-        plan->meetings[i].routes = 0;
+        good = meetings[i].tokens <= INT32_MAX / topk;
     }
-    if (!list_routes(plan) && !cut_all(plan, hop_rows))
+    if (good && !find_routes(plan, experts) && !cut_all(plan, hop_rows))
         return 0;
     relay_plan_free(plan);
     return -1;

@@ -48,9 +48,9 @@ struct relay_plan {
     int32_t *next;                                    /* [most experts of a meeting]: scratch */
 };
 
-/* hop_rows 0 = a meeting is one piece. No expert is in two meetings of one batch. 0, or -1 when
- * memory is short or a batch has more than 2^31 - 1 slots. */
-int relay_plan_make(struct relay_plan *plan, int topk, int64_t hop_rows,
+/* `experts` in all. hop_rows 0 = a meeting is one piece. No expert is in two meetings of one batch.
+ * 0, or -1 when memory is short or a batch has more than 2^31 - 1 slots. */
+int relay_plan_make(struct relay_plan *plan, int topk, int64_t experts, int64_t hop_rows,
     const struct relay_meeting *meetings, int count);
 void relay_plan_free(struct relay_plan *plan);
 

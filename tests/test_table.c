@@ -195,7 +195,7 @@ static void test_range(void)
         "a measured time stands beside the simulated one");
     tap_ok(outcome_of("figure f | | - | [ring : time.median_s] | crossing 2.55 ranks", -1, all,
                &outcome) == 0 &&
-               !strcmp(outcome.text, "at 5.66"),
+               !strcmp(outcome.text, "at 5.657"),
         "where a figure passes a level lies between its rows: %s", outcome.text);
     json_decref(all);
 }

@@ -212,6 +212,10 @@ static int judge_relation(const struct evaluator *e, int row, struct table_outco
     bool measured = is_number(&o->measured), holds = false;
     double low = measured ? o->measured.value : o->low.value;
     double high = measured ? o->measured.value : o->high.value;
+    if (e->figure->paper && o->paper.state == TABLE_ABSENT) {
+        say(o, "-"); /* "same" as another row */
+        return 0;
+    }
     if (!measured && !is_number(&o->ours)) {
         if (o->ours.state == TABLE_OOM)
             say(o, "not run: does not fit");
@@ -357,7 +361,7 @@ static int outcome_crossing(const struct evaluator *e, struct table_outcome *o, 
         double from = log(strtod(text[0], &end)), to = log(strtod(text[1], &end));
         double part = (level - ours[row]) / (ours[row + 1] - ours[row]);
         size_t used = strlen(o->text);
-        snprintf(o->text + used, sizeof o->text - used, "%s%.3g", used ? ", " : "at ",
+        snprintf(o->text + used, sizeof o->text - used, "%s%.4g", used ? ", " : "at ",
             exp(from + part * (to - from)));
     }
     if (!o->text[0])

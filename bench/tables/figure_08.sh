@@ -21,6 +21,7 @@ end
 name {what}
 where op=dispatch pipelined-llep
 figure peak removed | GiB | {gib} | ([chunk_count={from} : memory.tracked_peak_bytes] - [chunk_count={to} : memory.tracked_peak_bytes]) / GiB | memory
+why ours keeps less of a route in a chunk, so there is less to remove
 
 rows -
 what,gib
@@ -29,6 +30,7 @@ end
 name {what}
 where op=dispatch
 figure peak | GiB | {gib} | ([pipelined-llep chunk_count=1 : memory.tracked_peak_bytes] - [llep : memory.tracked_peak_bytes]) / GiB | memory
+why LLEP keeps less of a route here than the printed one; a single chunk has the same slots for the way out and the way home
 
 rows -
 chunks

@@ -45,5 +45,7 @@ why the same constant
 figure peak, contiguous over strided | | {contiguous_peak_gib} / {strided_peak_gib} | [chunks=contiguous : memory.tracked_peak_bytes] / [chunks=strided : memory.tracked_peak_bytes] | relation >0.9999
 figure time, strided | ms | {strided_ms} | [chunks=strided : time.median_s] / ms | time 25
 figure time, contiguous | ms | {contiguous_ms} | [chunks=contiguous : time.median_s] / ms | time 25
+why the paper reports a slow mode at this shape, 12 to 56 % above the fast one; the balanced row has nothing in its plan that would explain 218 ms
 figure time, contiguous over strided | | {contiguous_ms} / {strided_ms} | [chunks=contiguous : time.median_s] / [chunks=strided : time.median_s] | relation >1
+why what the larger messages add hides behind the experts, but for 0.4 %
 END

@@ -28,7 +28,10 @@ tables_of()
 {
     case $1 in
     vocab) echo table_02:1 table_10:1 table_11:1 ;;
-    dispatch) echo table_08:5 table_09:2 figure_08:3 table_06:6 table_07:15 ;;
+    dispatch)
+        echo table_08:5 table_09:2 figure_08:3 table_06:6 table_07:15 relay_table_02:1 relay_figure_16:5 \
+            relay_figure_17:5 relay_or_llep:20 relay_figure_09:60
+        ;;
     checkpoint) echo table_03_12:1 table_13:1 ;;
     optimizer) echo table_04_14:1 figure_05:1 ;;
     esac

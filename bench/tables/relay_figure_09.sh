@@ -1,5 +1,5 @@
 #!/bin/sh
-# RelayMoE, Figures 9 and 10 at EP = 8: one layer, forward and backward, micro-batch 12 at 40K and 98K
+# RelayMoE, Figure 9: one layer, forward and backward, micro-batch 12 at 40K and 98K
 # (12 S / 8 tokens a rank), BF16, balanced routing, on two nodes of four H100. relay-expert beside the
 # all-to-all of Megatron-Core, FasterMoE and Tutel as docs/BASELINES.md models them. Bars are unlabelled;
 # what the text prints is set against ours.
@@ -41,8 +41,17 @@ mean()
 layers || exit
 
 tabulate <<END
-title RelayMoE, Figure 9: one layer, EP = 8, micro-batch 12, forward and backward
-note travelling gradients are FP32 here, the paper counts them in the weights' type: a backward hop moves 6 bytes a value for its 4
+title RelayMoE Figure 9: speed of one layer, EP = 8, micro-batch 12, forward and backward
+note gradients travel in FP32 here, the paper counts them in the weights' type: a backward hop moves 6 bytes a value for its 4
+
+rows -
+what
+mean
+end
+name average over configurations, EP=8
+where op=dispatch
+figure speed over all-to-all | | 2.0 | ($(mean alltoall time.median_s)0) / 16 | time 25
+why eight configurations at the shortest and the longest of three lengths
 
 rows -
 name,hidden,ffn,experts,topk,length,tokens,printed
@@ -51,36 +60,32 @@ E128,2048,768,128,8,98304,147456,2.4
 E384,2048,768,384,8,98304,147456,1.51
 H2048,2048,2048,128,8,98304,147456,1.56
 end
-name {name} at {length}
+name {name}, S={length}
 where tokens={tokens} hidden={hidden} ffn={ffn} experts={experts} topk={topk}
-figure relay-expert's speed over all-to-all | | {printed} | [alltoall : time.median_s] / [relay-expert : time.median_s] | time 25
-why *at 40960 | at short lengths a backward hop's FP32 gradients take longer than its products
-why E384* | a partition of E384 is three of E128's: hops take longer than products
-why H2048* | a partition of H2048 is nearly three of E128's: hops take longer than products
+figure speed over all-to-all | | {printed} | [alltoall : time.median_s] / [relay-expert : time.median_s] | time 25
+why E128, S=40960 | at this length the hops of backward, with FP32 gradients, outlast their products
+why E384* | a partition of E384 is three of E128's, in FP32 on its way back
+why H2048* | a partition of H2048 is nearly three of E128's, in FP32 on its way back
 
 rows -
 name,hidden,ffn,experts,topk,length,tokens
 E384,2048,768,384,8,40960,61440
 H2048,2048,2048,128,8,40960,61440
 end
-name {name} at {length}
+name {name}, S={length}
 where tokens={tokens} hidden={hidden} ffn={ffn} experts={experts} topk={topk}
-figure slower than all-to-all: its speed over | | 1 | [alltoall : time.median_s] / [relay-expert : time.median_s] | relation <1
+figure speed over all-to-all, printed: slower | | 1 | [alltoall : time.median_s] / [relay-expert : time.median_s] | relation <1
 
 rows -
 what
 mean
 end
-name eight configurations, two lengths
+name average
 where op=dispatch
-figure speed over all-to-all, mean | | 2.0 | ($(mean alltoall time.median_s)0) / 16 | time 25
-why the mean of the lengths' longest and shortest only, and FP32 gradients on the ring
-figure speed over FasterMoE, mean | | 4.03 | ($(mean fastermoe time.median_s)0) / 16 | time 25
-why bytes and FLOP alone are modelled: balanced routing shadows nothing, and what makes it slower upstream than all-to-all is not in the schedule
-figure speed over Tutel, mean | | 2.94 | ($(mean tutel time.median_s)0) / 16 | time 25
-why bytes and FLOP alone are modelled: with balanced routing nothing is padded, and what makes it slower upstream than all-to-all is not in the schedule
-figure MoE peak of all-to-all over its own, mean (Figure 10, EP = 8) | | 3.8 | ($(mean alltoall memory.tracked_peak_bytes)0) / 16 | memory 25
-why what the framework keeps beside the dispatch is in both of the paper's peaks
+figure speed over FasterMoE | | 4.03 | ($(mean fastermoe time.median_s)0) / 16 | time 25
+why bytes and FLOP alone are modelled: balanced routing shadows nothing, and what makes upstream slower than all-to-all is not in the schedule
+figure speed over Tutel | | 2.94 | ($(mean tutel time.median_s)0) / 16 | time 25
+why bytes and FLOP alone are modelled: balanced routing pads nothing, and what makes upstream slower than all-to-all is not in the schedule
 
 rows -
 name,hidden,ffn,experts,topk

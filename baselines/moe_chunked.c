@@ -18,6 +18,7 @@
 #include "ops/moe_expert.h"
 #include "ops/moe_layer.h"
 #include "ops/moe_memory.h"
+#include "ops/moe_trip.h"
 
 static const struct moe_lent nothing_lent = {0};
 
@@ -28,27 +29,9 @@ static struct moe_partition partition_of(
         .chunks = moe_chunk_count(shape, options), .kind = MOE_CHUNKS_CONTIGUOUS};
 }
 
-static int64_t sent_bytes(const struct moe_layer *layer, int64_t chunk)
-{
-    return moe_rows_bytes(&layer->m->shape, moe_layer_sent(layer, chunk));
-}
-
 static int64_t received_bytes(const struct moe_layer *layer, int64_t chunk)
 {
     return moe_rows_bytes(&layer->m->shape, moe_layer_received(layer, chunk));
-}
-
-/* Rows of this rank's tokens of the chunk, from [N, H], to their experts. */
-static void send_rows(
-    struct moe_layer *layer, int64_t chunk, const void *tokens, void *received, const char *label)
-{
-    struct moe *m = layer->m;
-    struct stream *main = dev_main_stream(m->dev);
-    void *rows = dev_alloc(m->dev, sent_bytes(layer, chunk), LIVE_STAGING, "send rows");
-    moe_layer_gather(layer, main, chunk, tokens, rows);
-    moe_layer_send(layer, chunk, rows, received, moe_rows_bytes(&m->shape, 1));
-    moe_layer_exchange(layer, m->comm, main, label);
-    dev_free(m->dev, rows);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------
@@ -61,18 +44,13 @@ static void forward_chunk(struct moe_layer *layer, int64_t chunk)
     int64_t bytes = received_bytes(layer, chunk);
     struct moe_hidden hidden;
     void *x = dev_alloc(m->dev, bytes, LIVE_DISPATCH, "received rows");
-    send_rows(layer, chunk, m->x, x, "rows to experts");
+    moe_trip_out(layer, chunk, m->x, x);
     moe_hidden_alloc(m, moe_layer_received(layer, chunk), false, &hidden);
     void *out = hidden.out = dev_alloc(m->dev, bytes, LIVE_COMBINE, "expert outputs");
     moe_experts_forward(layer, &nothing_lent, main, chunk, x, &hidden);
     moe_hidden_free(m, &hidden);
     dev_free(m->dev, x);
-    void *home = dev_alloc(m->dev, sent_bytes(layer, chunk), LIVE_STAGING, "returned rows");
-    moe_layer_return(layer, chunk, out, home, moe_rows_bytes(&m->shape, 1));
-    moe_layer_exchange(layer, m->comm, main, "outputs home");
-    dev_free(m->dev, out);
-    moe_layer_combine(layer, main, chunk, home, true, m->y);
-    dev_free(m->dev, home);
+    moe_trip_home(layer, chunk, out, out);
 }
 
 static enum dev_status forward(struct moe *m)
@@ -96,34 +74,9 @@ static enum dev_status forward(struct moe *m)
 /* ---- backward ---------------------------------------------------------------------------------
  */
 
-/* A value per route of a chunk: router weights out, their gradients home. */
-struct route_values {
-    float *sent, *weight, *gradient, *home;
-};
-
-static void values_alloc(const struct moe_layer *layer, int64_t chunk, struct route_values *v)
-{
-    struct device *dev = layer->m->dev;
-    int64_t sent = moe_layer_sent(layer, chunk) * (int64_t)sizeof(float);
-    int64_t received = moe_layer_received(layer, chunk) * (int64_t)sizeof(float);
-    v->sent = dev_alloc(dev, sent, LIVE_WORKSPACE, "router weights sent");
-    v->home = dev_alloc(dev, sent, LIVE_WORKSPACE, "router gradients home");
-    v->weight = dev_alloc(dev, received, LIVE_WORKSPACE, "router weights");
-    v->gradient = dev_alloc(dev, received, LIVE_WORKSPACE, "router gradients");
-}
-
-static void values_free(const struct moe_layer *layer, struct route_values *v)
-{
-    struct device *dev = layer->m->dev;
-    dev_free(dev, v->sent);
-    dev_free(dev, v->home);
-    dev_free(dev, v->weight);
-    dev_free(dev, v->gradient);
-}
-
 /* The chunk's dY rows through the experts: dX rows in their place. */
 static void through_experts(
-    struct moe_layer *layer, int64_t chunk, void *x, void *dy, const struct route_values *v)
+    struct moe_layer *layer, int64_t chunk, void *x, void *dy, const struct moe_route_values *v)
 {
     struct moe *m = layer->m;
     struct stream *main = dev_main_stream(m->dev);
@@ -138,27 +91,16 @@ static void through_experts(
 static void backward_chunk(struct moe_layer *layer, int64_t chunk)
 {
     struct moe *m = layer->m;
-    struct stream *main = dev_main_stream(m->dev);
     int64_t bytes = received_bytes(layer, chunk);
-    struct route_values values;
-    values_alloc(layer, chunk, &values);
+    struct moe_route_values values;
+    moe_route_values_alloc(layer, chunk, &values);
     void *x = dev_alloc(m->dev, bytes, LIVE_DISPATCH, "received rows");
-    send_rows(layer, chunk, m->x, x, "rows to experts");
+    moe_trip_out(layer, chunk, m->x, x);
     void *dy = dev_alloc(m->dev, bytes, LIVE_COMBINE, "gradient rows");
-    moe_layer_gather_weights(layer, main, chunk, values.sent);
-    moe_layer_send(layer, chunk, values.sent, values.weight, sizeof(float));
-    send_rows(layer, chunk, m->dy, dy, "gradients to experts");
+    moe_trip_gradients_out(layer, chunk, &values, dy);
     through_experts(layer, chunk, x, dy, &values);
-
-    void *home = dev_alloc(m->dev, sent_bytes(layer, chunk), LIVE_STAGING, "returned rows");
-    moe_layer_return(layer, chunk, dy, home, moe_rows_bytes(&m->shape, 1));
-    moe_layer_return(layer, chunk, values.gradient, values.home, sizeof(float));
-    moe_layer_exchange(layer, m->comm, main, "gradients home");
-    dev_free(m->dev, dy);
-    moe_layer_combine(layer, main, chunk, home, false, m->dx);
-    moe_layer_scatter_weights(layer, main, chunk, values.home, m->router_gradient);
-    dev_free(m->dev, home);
-    values_free(layer, &values);
+    moe_trip_gradients_home(layer, chunk, &values, dy);
+    moe_route_values_free(layer, &values);
 }
 
 static void release(struct moe *m)

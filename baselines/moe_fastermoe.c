@@ -17,6 +17,7 @@
 #include "baselines/moe_shadow.h"
 #include "ops/moe_expert.h"
 #include "ops/moe_memory.h"
+#include "ops/moe_trip.h"
 
 static const struct moe_partition whole = {.chunks = 1};
 
@@ -36,23 +37,6 @@ static int64_t received_rows(const struct fastermoe *s)
 static int64_t received_bytes(const struct fastermoe *s)
 {
     return moe_rows_bytes(&s->layer.m->shape, received_rows(s));
-}
-
-static int64_t sent_bytes(const struct fastermoe *s)
-{
-    return moe_rows_bytes(&s->layer.m->shape, moe_layer_sent(&s->layer, 0));
-}
-
-/* Rows of this rank's tokens, [N, H], to their experts. */
-static void send_rows(struct fastermoe *s, const void *tokens, void *received, const char *label)
-{
-    struct moe *m = s->layer.m;
-    struct stream *main = dev_main_stream(m->dev);
-    void *rows = dev_alloc(m->dev, sent_bytes(s), LIVE_STAGING, "send rows");
-    moe_layer_gather(&s->layer, main, 0, tokens, rows);
-    moe_layer_send(&s->layer, 0, rows, received, moe_rows_bytes(&m->shape, 1));
-    moe_layer_exchange(&s->layer, m->comm, main, label);
-    dev_free(m->dev, rows);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------
@@ -87,15 +71,10 @@ static enum dev_status forward(struct moe *m)
     moe_lent_alloc(&s->layer, &s->lent);
     moe_lent_fetch(&s->layer, &s->lent, m->comm, main);
     s->x = dev_alloc(m->dev, received_bytes(s), LIVE_DISPATCH, "received rows");
-    send_rows(s, m->x, s->x, "rows to experts");
+    moe_trip_out(&s->layer, 0, m->x, s->x);
     alloc_hidden(s);
     moe_experts_forward(&s->layer, &s->lent, main, 0, s->x, &s->hidden);
-
-    void *home = dev_alloc(m->dev, sent_bytes(s), LIVE_STAGING, "returned rows");
-    moe_layer_return(&s->layer, 0, s->hidden.out, home, moe_rows_bytes(&m->shape, 1));
-    moe_layer_exchange(&s->layer, m->comm, main, "outputs home");
-    moe_layer_combine(&s->layer, main, 0, home, true, m->y);
-    dev_free(m->dev, home);
+    moe_trip_home(&s->layer, 0, s->hidden.out, NULL);
     moe_layer_settle(&s->layer);
     return dev_status(m->dev);
 }
@@ -118,64 +97,22 @@ static void release(struct moe *m)
     m->state = NULL;
 }
 
-/* A value per route: router weights out, their gradients home. */
-struct route_values {
-    float *sent, *weight, *gradient, *home;
-};
-
-static void values_alloc(const struct fastermoe *s, struct route_values *v)
-{
-    struct device *dev = s->layer.m->dev;
-    int64_t sent = moe_layer_sent(&s->layer, 0) * (int64_t)sizeof(float);
-    int64_t received = received_rows(s) * (int64_t)sizeof(float);
-    v->sent = dev_alloc(dev, sent, LIVE_WORKSPACE, "router weights sent");
-    v->home = dev_alloc(dev, sent, LIVE_WORKSPACE, "router gradients home");
-    v->weight = dev_alloc(dev, received, LIVE_WORKSPACE, "router weights");
-    v->gradient = dev_alloc(dev, received, LIVE_WORKSPACE, "router gradients");
-}
-
-static void values_free(const struct fastermoe *s, struct route_values *v)
-{
-    struct device *dev = s->layer.m->dev;
-    dev_free(dev, v->sent);
-    dev_free(dev, v->home);
-    dev_free(dev, v->weight);
-    dev_free(dev, v->gradient);
-}
-
-static void bring_home(struct fastermoe *s, const void *dx, const struct route_values *v)
-{
-    struct moe *m = s->layer.m;
-    struct stream *main = dev_main_stream(m->dev);
-    void *home = dev_alloc(m->dev, sent_bytes(s), LIVE_STAGING, "returned rows");
-    moe_layer_return(&s->layer, 0, dx, home, moe_rows_bytes(&m->shape, 1));
-    moe_layer_return(&s->layer, 0, v->gradient, v->home, sizeof(float));
-    moe_layer_exchange(&s->layer, m->comm, main, "gradients home");
-    moe_layer_combine(&s->layer, main, 0, home, false, m->dx);
-    moe_layer_scatter_weights(&s->layer, main, 0, v->home, m->router_gradient);
-    dev_free(m->dev, home);
-}
-
 static enum dev_status backward(struct moe *m)
 {
     struct fastermoe *s = m->state;
-    struct stream *main = dev_main_stream(m->dev);
-    struct route_values values;
+    struct moe_route_values values;
     moe_alloc_backward(m);
     moe_lent_alloc_gradients(&s->layer, &s->lent);
-    values_alloc(s, &values);
+    moe_route_values_alloc(&s->layer, 0, &values);
     void *dy = dev_alloc(m->dev, received_bytes(s), LIVE_COMBINE, "gradient rows");
-    moe_layer_gather_weights(&s->layer, main, 0, values.sent);
-    moe_layer_send(&s->layer, 0, values.sent, values.weight, sizeof(float));
-    send_rows(s, m->dy, dy, "gradients to experts");
-    moe_experts_backward(
-        &s->layer, &s->lent, main, 0, s->x, &s->hidden, dy, values.weight, values.gradient);
+    moe_trip_gradients_out(&s->layer, 0, &values, dy);
+    moe_experts_backward(&s->layer, &s->lent, dev_main_stream(m->dev), 0, s->x, &s->hidden, dy,
+        values.weight, values.gradient);
     moe_hidden_free(m, &s->hidden);
     dev_free(m->dev, s->x);
     s->x = NULL;
-    bring_home(s, dy, &values);
-    dev_free(m->dev, dy);
-    values_free(s, &values);
+    moe_trip_gradients_home(&s->layer, 0, &values, dy);
+    moe_route_values_free(&s->layer, &values);
     moe_lent_free(&s->layer, &s->lent);
     shadow_return_gradients(&s->layer, &s->lent);
     moe_lent_free_gradients(&s->layer, &s->lent);

@@ -17,6 +17,7 @@
 #include "ops/moe_layer.h"
 #include "ops/moe_lend.h"
 #include "ops/moe_memory.h"
+#include "ops/moe_trip.h"
 
 static const struct moe_partition whole = {.chunks = 1};
 
@@ -34,26 +35,9 @@ static struct llep_options llep_options(const struct moe_options *options)
         .lambda = options->lambda};
 }
 
-static int64_t sent_bytes(const struct llep_state *s)
-{
-    return moe_rows_bytes(&s->layer.m->shape, moe_layer_sent(&s->layer, 0));
-}
-
 static int64_t received_bytes(const struct llep_state *s)
 {
     return moe_rows_bytes(&s->layer.m->shape, moe_layer_received(&s->layer, 0));
-}
-
-/* Rows of this rank's tokens, [N, H], to their experts. */
-static void send_rows(struct llep_state *s, const void *tokens, void *received, const char *label)
-{
-    struct moe *m = s->layer.m;
-    struct stream *main = dev_main_stream(m->dev);
-    void *rows = dev_alloc(m->dev, sent_bytes(s), LIVE_STAGING, "send rows");
-    moe_layer_gather(&s->layer, main, 0, tokens, rows);
-    moe_layer_send(&s->layer, 0, rows, received, moe_rows_bytes(&m->shape, 1));
-    moe_layer_exchange(&s->layer, m->comm, main, label);
-    dev_free(m->dev, rows);
 }
 
 static enum dev_status forward(struct moe *m)
@@ -73,7 +57,7 @@ static enum dev_status forward(struct moe *m)
     moe_lent_alloc(&s->layer, &s->lent);
     moe_lent_fetch(&s->layer, &s->lent, m->comm, main);
     s->x = dev_alloc(m->dev, received_bytes(s), LIVE_DISPATCH, "received rows");
-    send_rows(s, m->x, s->x, "rows to experts");
+    moe_trip_out(&s->layer, 0, m->x, s->x);
 
     moe_hidden_alloc(m, moe_layer_received(&s->layer, 0), false, &hidden);
     hidden.out = dev_alloc(m->dev, received_bytes(s), LIVE_COMBINE, "expert outputs");
@@ -85,40 +69,9 @@ static enum dev_status forward(struct moe *m)
         s->x = NULL;
     }
 
-    void *home = dev_alloc(m->dev, sent_bytes(s), LIVE_STAGING, "returned rows");
-    moe_layer_return(&s->layer, 0, out, home, moe_rows_bytes(&m->shape, 1));
-    moe_layer_exchange(&s->layer, m->comm, main, "outputs home");
-    dev_free(m->dev, out);
-    moe_layer_combine(&s->layer, main, 0, home, true, m->y);
-    dev_free(m->dev, home);
+    moe_trip_home(&s->layer, 0, out, out);
     moe_layer_settle(&s->layer);
     return dev_status(m->dev);
-}
-
-/* A value per route: router weights out, their gradients home. */
-struct route_values {
-    float *sent_weight, *weight; /* in send order, in received order */
-    float *home_gradient, *gradient;
-};
-
-static void route_values_alloc(const struct llep_state *s, struct route_values *v)
-{
-    struct device *dev = s->layer.m->dev;
-    int64_t sent = moe_layer_sent(&s->layer, 0) * (int64_t)sizeof(float);
-    int64_t received = moe_layer_received(&s->layer, 0) * (int64_t)sizeof(float);
-    v->sent_weight = dev_alloc(dev, sent, LIVE_WORKSPACE, "router weights sent");
-    v->home_gradient = dev_alloc(dev, sent, LIVE_WORKSPACE, "router gradients home");
-    v->weight = dev_alloc(dev, received, LIVE_WORKSPACE, "router weights");
-    v->gradient = dev_alloc(dev, received, LIVE_WORKSPACE, "router gradients");
-}
-
-static void route_values_free(const struct llep_state *s, struct route_values *v)
-{
-    struct device *dev = s->layer.m->dev;
-    dev_free(dev, v->sent_weight);
-    dev_free(dev, v->home_gradient);
-    dev_free(dev, v->weight);
-    dev_free(dev, v->gradient);
 }
 
 static void release(struct moe *m)
@@ -136,7 +89,7 @@ static void release(struct moe *m)
 }
 
 /* The received dY rows through the experts: dX rows in their place. */
-static void through_experts(struct llep_state *s, void *dy, const struct route_values *values)
+static void through_experts(struct llep_state *s, void *dy, const struct moe_route_values *values)
 {
     struct moe *m = s->layer.m;
     struct stream *main = dev_main_stream(m->dev);
@@ -153,26 +106,15 @@ static void through_experts(struct llep_state *s, void *dy, const struct route_v
 static enum dev_status backward(struct moe *m)
 {
     struct llep_state *s = m->state;
-    struct stream *main = dev_main_stream(m->dev);
-    struct route_values values;
+    struct moe_route_values values;
     moe_alloc_backward(m);
     moe_lent_alloc_gradients(&s->layer, &s->lent);
-    route_values_alloc(s, &values);
+    moe_route_values_alloc(&s->layer, 0, &values);
     void *dy = dev_alloc(m->dev, received_bytes(s), LIVE_COMBINE, "gradient rows");
-    moe_layer_gather_weights(&s->layer, main, 0, values.sent_weight);
-    moe_layer_send(&s->layer, 0, values.sent_weight, values.weight, sizeof(float));
-    send_rows(s, m->dy, dy, "gradients to experts");
+    moe_trip_gradients_out(&s->layer, 0, &values, dy);
     through_experts(s, dy, &values);
-
-    void *home = dev_alloc(m->dev, sent_bytes(s), LIVE_STAGING, "returned rows");
-    moe_layer_return(&s->layer, 0, dy, home, moe_rows_bytes(&m->shape, 1));
-    moe_layer_return(&s->layer, 0, values.gradient, values.home_gradient, sizeof(float));
-    moe_layer_exchange(&s->layer, m->comm, main, "gradients home");
-    dev_free(m->dev, dy);
-    moe_layer_combine(&s->layer, main, 0, home, false, m->dx);
-    moe_layer_scatter_weights(&s->layer, main, 0, values.home_gradient, m->router_gradient);
-    dev_free(m->dev, home);
-    route_values_free(s, &values);
+    moe_trip_gradients_home(&s->layer, 0, &values, dy);
+    moe_route_values_free(&s->layer, &values);
     moe_lent_free(&s->layer, &s->lent);
     moe_lent_return_gradients(&s->layer, &s->lent, m->comm);
     release(m);

@@ -128,11 +128,13 @@ BIN := $(BIN_SRC:bench/%.c=$(B)/bin/%)
 
 TEST_SRC := $(if $(ONLY),$(patsubst %,tests/test_%.c,$(filter-out cuda_% mpi,$(ONLY))), \
 	$(wildcard tests/test_*.c))
-TEST_SCRIPTS := $(wildcard $(if $(ONLY),$(patsubst %,tests/%.t,$(filter cuda_% mpi,$(ONLY))),tests/*.t))
+TEST_SCRIPTS := $(filter-out tests/slow_%,$(wildcard \
+	$(if $(ONLY),$(patsubst %,tests/%.t,$(filter cuda_% mpi,$(ONLY))),tests/*.t)))
 TESTS := $(TEST_SRC:tests/%.c=$(B)/tests/%)
-# tests/slow_*.c run in check-full only.
+# tests/slow_*.c and tests/slow_*.t run in check-full only.
 SLOW_SRC := $(wildcard tests/slow_*.c)
 SLOW_TESTS := $(SLOW_SRC:tests/%.c=$(B)/tests/%)
+SLOW_SCRIPTS := $(wildcard tests/slow_*.t)
 
 CUDA_SRC := $(wildcard kernels/*.cu device/*.cu tests/*.cu)
 CUDA_OBJ := $(CUDA_SRC:%.cu=$(B)/cuda/%.o)
@@ -261,9 +263,13 @@ $(B)/tests/test_stack: MORE_LIBS := $(foreach call,dev_wait dev_copy_h2d dev_cop
 $(B)/tests/test_probe_failures: MORE_LIBS := $(foreach call,malloc calloc reallocarray strdup pread \
 	XXH3_createState,-Wl$(comma)--wrap=$(call))
 
+# What ptxas tells of registers and spills goes to a file beside the object (tests/slow_ptxas.t reads
+# it), everything else to the terminal.
 $(B)/cuda/%.o: %.cu Makefile $(B)/config.mk
 	@mkdir -p $(@D)
-	$(call run,nvcc,$<,$(NVCC_FOUND) $(NVCC_FLAGS) -MMD -MP -c $< -o $@)
+	$(call run,nvcc,$<,$(NVCC_FOUND) $(NVCC_FLAGS) -Xptxas -v -MMD -MP -c $< -o $@ \
+		2>$(@:.o=.ptxas) || failed=1; \
+		grep -Ev '^ptxas info|bytes stack frame|^$$' $(@:.o=.ptxas) >&2; test -z "$$failed")
 
 # ---- the emulator ------------------------------------------------------------------------------------
 

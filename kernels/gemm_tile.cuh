@@ -46,28 +46,34 @@ static constexpr __host__ __device__ int tile_blocks(int edge)
     return edge == LARGE_EDGE ? 2 : 4;
 }
 
-/* One operand: rows of A, or columns of B, by k. Element (row, k) lies at row * ld + k where k is
- * `along`, else at k * ld + row. */
-struct gemm_operand {
+/* One operand: rows of A, or columns of B, by k. Element (row, k) lies at row * ld + k where k runs
+ * ALONG memory, else at k * ld + row. */
+template <bool ALONG> struct gemm_operand {
     const char *from;
     int64_t rows, ld;
     enum dtype type;
-    bool along;   /* k runs along memory */
     bool aligned; /* every PIECE begins on 16 bytes */
 };
 
-static inline __host__ __device__ struct gemm_operand gemm_operand(
-    const void *from, enum dtype type, int64_t rows, int64_t ld, bool along)
+template <bool ALONG>
+__device__ inline gemm_operand<ALONG> make_operand(
+    const void *from, enum dtype type, int64_t rows, int64_t ld)
 {
     const bool aligned = pack_aligned(from) && ld * dtype_bytes(type) % PACK_ALIGNMENT == 0;
-    struct gemm_operand operand = {(const char *)from, rows, ld, type, along, aligned};
-    return operand;
+    return {(const char *)from, rows, ld, type, aligned};
 }
 
-/* Both halves of a block's shared memory. */
+/* The tile that a block makes: its number in either direction, and of which product. */
+struct gemm_tile {
+    int row, column, product;
+};
+
+/* A block's shared memory: both halves of the slabs. The tile is there too, to be read again after
+ * the chains instead of being kept in registers, of which the chains leave none. */
 template <int EDGE> struct alignas(16) gemm_slabs {
     float a[2][DEPTH][EDGE];
     float b[2][DEPTH][EDGE];
+    struct gemm_tile tile;
 };
 
 /* ---- from global to shared memory ------------------------------------------------------------ */
@@ -82,12 +88,41 @@ struct piece_place {
     int row, k;
 };
 
-template <int EDGE> __device__ inline piece_place place_of(const struct gemm_operand &operand)
+template <int EDGE, bool ALONG> __device__ inline piece_place place_of(void)
 {
     const int thread = (int)threadIdx.x, pieces_of_k = DEPTH / PIECE, pieces_of_rows = EDGE / PIECE;
-    if (operand.along)
+    if (ALONG)
         return {thread / pieces_of_k, thread % pieces_of_k * PIECE};
     return {thread % pieces_of_rows * PIECE, thread / pieces_of_rows};
+}
+
+/* A thread's way through the slabs of an operand: where its piece of the next one begins, and how
+ * many rows there are from there on. */
+struct gemm_walk {
+    const char *from;
+    int rows_left;
+};
+
+__device__ inline int at_most(int64_t count, int most)
+{
+    return count < most ? (int)count : most;
+}
+
+template <int EDGE, bool ALONG>
+__device__ inline gemm_walk start_walk(const gemm_operand<ALONG> &operand, int64_t first_row)
+{
+    const piece_place place = place_of<EDGE, ALONG>();
+    const int64_t row = first_row + place.row;
+    const int64_t at = ALONG ? row * operand.ld + place.k : place.k * operand.ld + row;
+    return {operand.from + at * dtype_bytes(operand.type), at_most(operand.rows - row, PIECE)};
+}
+
+/* Whether the piece is fetched whole, 16 bytes at a time. */
+template <bool ALONG>
+__device__ inline bool whole_piece(
+    const gemm_operand<ALONG> &operand, const struct gemm_walk &walk, int depth)
+{
+    return operand.aligned && depth == DEPTH && walk.rows_left >= (ALONG ? 1 : PIECE);
 }
 
 __device__ inline void fetch_words(const char *from, uint32_t *words)
@@ -96,74 +131,91 @@ __device__ inline void fetch_words(const char *from, uint32_t *words)
     words[0] = raw.x, words[1] = raw.y, words[2] = raw.z, words[3] = raw.w;
 }
 
-/* The first `present` elements, and zeros of the sign bit `zero` after them. */
-__device__ inline void fetch_present(
-    const char *from, enum dtype type, int64_t present, uint32_t zero, uint32_t *words)
+/* Sends for the thread's piece of a slab. */
+template <bool ALONG>
+__device__ inline void fetch(const gemm_operand<ALONG> &operand, const struct gemm_walk &walk,
+    int depth, struct gemm_piece *piece)
 {
-    for (int i = 0; i < PIECE; i++) {
-        if (type == DTYPE_F32) {
-            words[i] = i < present ? ((const uint32_t *)from)[i] : zero;
-        } else {
-            const uint32_t half = i < present ? ((const uint16_t *)from)[i] : zero >> 16;
-            words[i / 2] = i % 2 ? words[i / 2] | half << 16 : half;
-        }
-    }
+    if (!whole_piece(operand, walk, depth))
+        return;
+    fetch_words(walk.from, piece->words);
+    if (operand.type == DTYPE_F32)
+        fetch_words(walk.from + PACK_ALIGNMENT, piece->words + 4);
 }
 
-/* The thread's piece of the slab of rows from first_row on, k from first_k to k_end. */
-template <int EDGE>
-__device__ inline void fetch(const struct gemm_operand &operand, int64_t first_row, int64_t first_k,
-    int64_t k_end, uint32_t zero, struct gemm_piece *piece)
+template <int EDGE, bool ALONG>
+__device__ inline void put_whole(
+    const gemm_operand<ALONG> &operand, const struct gemm_piece &piece, float (*slab)[EDGE])
 {
-    const piece_place place = place_of<EDGE>(operand);
-    const int64_t row = first_row + place.row, k = first_k + place.k;
-    const int64_t rows_left = operand.rows - row, k_left = k_end - k;
-    int64_t present = operand.along ? k_left : rows_left;
-    if ((operand.along ? rows_left : k_left) <= 0)
-        present = 0;
-    const int64_t at = operand.along ? row * operand.ld + k : k * operand.ld + row;
-    const char *from = operand.from + at * dtype_bytes(operand.type);
-    if (present >= PIECE && operand.aligned) {
-        fetch_words(from, piece->words);
-        if (operand.type == DTYPE_F32)
-            fetch_words(from + PACK_ALIGNMENT, piece->words + 4);
-    } else {
-        fetch_present(from, operand.type, present, zero, piece->words);
-    }
-}
-
-template <int EDGE>
-__device__ inline void put(
-    const struct gemm_operand &operand, const struct gemm_piece &piece, float (*slab)[EDGE])
-{
+    const piece_place place = place_of<EDGE, ALONG>();
     float values[PIECE];
     for (int i = 0; i < PIECE; i++) {
         const uint32_t half = piece.words[i / 2] >> (i % 2 * 16);
         values[i] =
             operand.type == DTYPE_F32 ? f32_from_bits(piece.words[i]) : bf16_to_f32((uint16_t)half);
     }
-    const piece_place place = place_of<EDGE>(operand);
-    if (operand.along)
+    if (ALONG)
         for (int i = 0; i < PIECE; i++)
             slab[place.k + i][place.row] = values[i];
     else
         store<DTYPE_F32>(slab[place.k], place.row, values);
 }
 
+/* A piece at an end of the operand, or unaligned: element by element, and `zero` for what is past
+ * the end. */
+template <int EDGE, bool ALONG>
+__device__ inline void put_present(const gemm_operand<ALONG> &operand, const struct gemm_walk &walk,
+    int depth, float zero, float (*slab)[EDGE])
+{
+    const piece_place place = place_of<EDGE, ALONG>();
+    const int k_present = at_most(depth - place.k, PIECE);
+    const int across = ALONG ? walk.rows_left : k_present;
+    const int present = across <= 0 ? 0 : ALONG ? k_present : walk.rows_left;
+    float *to = &slab[place.k][place.row];
+#pragma unroll 1
+    for (int i = 0; i < PIECE; i++) {
+        float value = zero;
+        if (i < present)
+            value = operand.type == DTYPE_F32 ? element<DTYPE_F32>(walk.from, i)
+                                              : element<DTYPE_BF16>(walk.from, i);
+        to[ALONG ? i * EDGE : i] = value;
+    }
+}
+
+/* Puts what was fetched into the slab, and goes on to the next. */
+template <int EDGE, bool ALONG>
+__device__ inline void put(const gemm_operand<ALONG> &operand, struct gemm_walk *walk, int depth,
+    const struct gemm_piece &piece, float zero, float (*slab)[EDGE])
+{
+    if (whole_piece(operand, *walk, depth))
+        put_whole(operand, piece, slab);
+    else
+        put_present(operand, *walk, depth, zero, slab);
+    walk->from += (ALONG ? 1 : operand.ld) * DEPTH * dtype_bytes(operand.type);
+}
+
 /* ---- the chains ------------------------------------------------------------------------------ */
 
-/* A thread's chains and where in the tile they are: element (i, j) is row
- * first_row + i / 4 * 32 + i % 4 and column first_column + j / 4 * 16 + j % 4. */
+/* A thread's chains. */
 template <int EDGE> struct gemm_sums {
     float sum[rows_each(EDGE)][COLUMNS_EACH];
-    int first_row, first_column;
 };
+
+/* Where in the tile they are: chain (i, j) is row + i / 4 * 32 + i % 4, column + j / 4 * 16 + j
+ * % 4.
+ */
+struct chain_place {
+    int row, column;
+};
+
+template <int EDGE> __device__ inline chain_place chains_of(int thread)
+{
+    const int warp = thread / WARP, lane = thread % WARP;
+    return {warp % 2 * (EDGE / 2) + lane / 4 * 4, warp / 2 * 32 + lane % 4 * 4};
+}
 
 template <int EDGE> __device__ inline void start_sums(struct gemm_sums<EDGE> *sums)
 {
-    const int warp = (int)threadIdx.x / WARP, lane = warp_lane();
-    sums->first_row = warp % 2 * (EDGE / 2) + lane / 4 * 4;
-    sums->first_column = warp / 2 * 32 + lane % 4 * 4;
 #pragma unroll
     for (int i = 0; i < rows_each(EDGE); i++)
 #pragma unroll
@@ -177,19 +229,23 @@ __device__ inline void read_four(const float *from, float *values)
     values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
 }
 
+/* The first half of a slab; the second begins DEPTH / 2 further on. Two values of k at a time: a
+ * compiler that sees more fetches more than there are registers for; the warps of a multiprocessor
+ * cover each other's waits. */
 template <int EDGE>
-__device__ inline void multiply_slab(
+__device__ inline void multiply_half(
     const float (*a)[EDGE], const float (*b)[EDGE], struct gemm_sums<EDGE> *sums)
 {
-#pragma unroll
-    for (int k = 0; k < DEPTH; k++) {
+    const chain_place place = chains_of<EDGE>((int)threadIdx.x);
+#pragma unroll 2
+    for (int k = 0; k < DEPTH / 2; k++) {
         float rows[rows_each(EDGE)], columns[COLUMNS_EACH];
 #pragma unroll
         for (int i = 0; i < rows_each(EDGE); i += 4)
-            read_four(&a[k][sums->first_row + i * 8], &rows[i]);
+            read_four(&a[k][place.row + i * 8], &rows[i]);
 #pragma unroll
         for (int j = 0; j < COLUMNS_EACH; j += 4)
-            read_four(&b[k][sums->first_column + j * 4], &columns[j]);
+            read_four(&b[k][place.column + j * 4], &columns[j]);
 #pragma unroll
         for (int i = 0; i < rows_each(EDGE); i++)
 #pragma unroll
@@ -198,34 +254,38 @@ __device__ inline void multiply_slab(
     }
 }
 
-/* Continues the chains of the tile at (row, column) over k of a[row, k] * b[column, k]. All threads
- * of the block. */
-template <int EDGE>
-__device__ inline void add_chain(struct gemm_slabs<EDGE> *slabs, const struct gemm_operand &a,
-    const struct gemm_operand &b, int64_t row, int64_t column, int64_t k,
-    struct gemm_sums<EDGE> *sums)
+/* Continues the tile's chains over k of a[row, k] * b[column, k]. All threads of the block, which
+ * have met since the tile was set. */
+template <int EDGE, bool A_ALONG, bool B_ALONG>
+__device__ inline void add_chain(struct gemm_slabs<EDGE> *slabs, const gemm_operand<A_ALONG> &a,
+    const gemm_operand<B_ALONG> &b, int64_t k, struct gemm_sums<EDGE> *sums)
 {
-    const uint32_t minus_zero = 0x80000000u, plus_zero = 0;
-    struct gemm_piece next_a, next_b;
     if (k <= 0)
         return;
-    fetch<EDGE>(a, row, 0, k, minus_zero, &next_a);
-    fetch<EDGE>(b, column, 0, k, plus_zero, &next_b);
-    put<EDGE>(a, next_a, slabs->a[0]);
-    put<EDGE>(b, next_b, slabs->b[0]);
+    int to_come = (int)parts_of(k, DEPTH) - 1; /* slabs after the one that is multiplied */
+    const int last_depth = (int)(k - (int64_t)to_come * DEPTH);
+    struct gemm_walk walk_a = start_walk<EDGE>(a, (int64_t)slabs->tile.row * EDGE);
+    struct gemm_walk walk_b = start_walk<EDGE>(b, (int64_t)slabs->tile.column * EDGE);
+    struct gemm_piece piece;
+    int depth = to_come ? DEPTH : last_depth, half = 0;
+    fetch(a, walk_a, depth, &piece);
+    put(a, &walk_a, depth, piece, -0.0f, slabs->a[0]);
+    fetch(b, walk_b, depth, &piece);
+    put(b, &walk_b, depth, piece, 0.0f, slabs->b[0]);
     __syncthreads();
-    int half = 0;
-    for (int64_t at = 0; at < k; at += DEPTH, half = 1 - half) {
-        const bool more = at + DEPTH < k;
-        if (more) {
-            fetch<EDGE>(a, row, at + DEPTH, k, minus_zero, &next_a);
-            fetch<EDGE>(b, column, at + DEPTH, k, plus_zero, &next_b);
+    for (; to_come >= 0; to_come--, half = 1 - half) {
+        const float(*slab_a)[EDGE] = slabs->a[half], (*slab_b)[EDGE] = slabs->b[half];
+        depth = to_come > 1 ? DEPTH : last_depth;
+        if (to_come)
+            fetch(a, walk_a, depth, &piece);
+        multiply_half<EDGE>(slab_a, slab_b, sums);
+        if (to_come) {
+            put(a, &walk_a, depth, piece, -0.0f, slabs->a[1 - half]);
+            fetch(b, walk_b, depth, &piece);
         }
-        multiply_slab<EDGE>(slabs->a[half], slabs->b[half], sums);
-        if (more) {
-            put<EDGE>(a, next_a, slabs->a[1 - half]);
-            put<EDGE>(b, next_b, slabs->b[1 - half]);
-        }
+        multiply_half<EDGE>(slab_a + DEPTH / 2, slab_b + DEPTH / 2, sums);
+        if (to_come)
+            put(b, &walk_b, depth, piece, 0.0f, slabs->b[1 - half]);
         __syncthreads();
     }
 }
@@ -239,42 +299,52 @@ struct gemm_result {
     int64_t rows, columns, ld;
 };
 
-/* Calls visit(four, at, count) for the thread's sums of the tile at (row, column), four columns at
- * a time, of which the first `count` exist, from element `at` of the result on. */
+/* The thread's number as if it were new: what is computed from it is computed again, instead of
+ * being kept in registers that the chains need. */
+__device__ inline int thread_anew(void)
+{
+    int thread = (int)threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+}
+
+/* Calls visit(four, at, count) for the thread's sums, four columns at a time, of which the first
+ * `count` exist, from element `at` of the result on. */
 template <int EDGE, class Visit>
 __device__ inline void each_four(struct gemm_sums<EDGE> *sums, const struct gemm_result &result,
-    int64_t row, int64_t column, Visit visit)
+    const struct gemm_tile &tile, Visit visit)
 {
+    const chain_place place = chains_of<EDGE>(thread_anew());
+    const int64_t row = (int64_t)tile.row * EDGE + place.row;
+    const int64_t column = (int64_t)tile.column * EDGE + place.column;
+    const int rows_left = at_most(result.rows - row, EDGE);
+    const int columns_left = at_most(result.columns - column, EDGE);
+    int64_t at = row * result.ld + column;
 #pragma unroll
     for (int i = 0; i < rows_each(EDGE); i++) {
-        const int64_t to_row = row + sums->first_row + i / 4 * 32 + i % 4;
 #pragma unroll
-        for (int j = 0; j < COLUMNS_EACH; j += 4) {
-            const int64_t to_column = column + sums->first_column + j * 4;
-            const int64_t left = result.columns - to_column;
-            if (to_row < result.rows && left > 0)
-                visit(&sums->sum[i][j], to_row * result.ld + to_column, left < 4 ? (int)left : 4);
-        }
+        for (int j = 0; j < COLUMNS_EACH; j += 4)
+            if (i / 4 * 32 + i % 4 < rows_left && j * 4 < columns_left)
+                visit(&sums->sum[i][j], at + j * 4, at_most(columns_left - j * 4, 4));
+        at += (i % 4 == 3 ? 32 - 3 : 1) * result.ld;
     }
 }
 
-/* Makes every sum combine(sum, what the FP32 result holds there). */
-template <int EDGE, class Combine>
-__device__ inline void take_result(struct gemm_sums<EDGE> *sums, const struct gemm_result &result,
-    int64_t row, int64_t column, Combine combine)
+__device__ inline bool four_aligned(const struct gemm_result &result)
 {
-    const bool aligned = pack_aligned(result.to) && result.ld % 4 == 0;
-    each_four(sums, result, row, column, [&](float *sum, int64_t at, int count) {
-        const float *from = (const float *)result.to + at;
-        float held[4];
-        if (aligned && count == 4)
-            read_four(from, held);
-        else
-            for (int i = 0; i < 4; i++)
-                held[i] = i < count ? from[i] : 0.0f;
+    return pack_aligned(result.to) && result.ld % 4 == 0;
+}
+
+/* What an FP32 result holds. */
+__device__ inline void get_four(
+    const struct gemm_result &result, int64_t at, int count, bool aligned, float *held)
+{
+    const float *from = (const float *)result.to + at;
+    if (aligned && count == 4)
+        read_four(from, held);
+    else
         for (int i = 0; i < 4; i++)
-            sum[i] = combine(sum[i], held[i]);
-    });
+            held[i] = i < count ? from[i] : 0.0f;
 }
 
 __device__ inline void put_four(
@@ -302,28 +372,43 @@ __device__ inline void put_four(
     }
 }
 
+/* The sums begin with what the result holds. */
+template <int EDGE>
+__device__ inline void take_result(
+    struct gemm_sums<EDGE> *sums, const struct gemm_result &result, const struct gemm_tile &tile)
+{
+    const bool aligned = four_aligned(result);
+    each_four(sums, result, tile,
+        [&](float *sum, int64_t at, int count) { get_four(result, at, count, aligned, sum); });
+}
+
+/* Stores the sums, or with `add` what the result holds plus the sums. */
 template <int EDGE>
 __device__ inline void put_result(
-    struct gemm_sums<EDGE> *sums, const struct gemm_result &result, int64_t row, int64_t column)
+    struct gemm_sums<EDGE> *sums, const struct gemm_result &result, struct gemm_tile tile, bool add)
 {
-    const bool aligned = pack_aligned(result.to) && result.ld % 4 == 0;
-    each_four(sums, result, row, column, [&](const float *sum, int64_t at, int count) {
+    const bool aligned = four_aligned(result);
+    each_four(sums, result, tile, [&](float *sum, int64_t at, int count) {
+        if (add) {
+            float held[4];
+            get_four(result, at, count, aligned, held);
+            for (int i = 0; i < 4; i++)
+                sum[i] = held[i] + sum[i];
+        }
         put_four(result, sum, at, count, aligned);
     });
 }
 
 /* The whole of a tile under `init`: its start, one chain, its end. */
-template <int EDGE>
+template <int EDGE, bool A_ALONG, bool B_ALONG>
 __device__ inline void make_tile(struct gemm_slabs<EDGE> *slabs, enum gemm_init init,
-    const struct gemm_operand &a, const struct gemm_operand &b, int64_t k,
-    const struct gemm_result &result, int64_t row, int64_t column)
+    const gemm_operand<A_ALONG> &a, const gemm_operand<B_ALONG> &b, int64_t k,
+    const struct gemm_result &result)
 {
     struct gemm_sums<EDGE> sums;
     start_sums(&sums);
     if (init == GEMM_CHAIN)
-        take_result(&sums, result, row, column, [](float, float held) { return held; });
-    add_chain(slabs, a, b, row, column, k, &sums);
-    if (init == GEMM_ADD)
-        take_result(&sums, result, row, column, [](float sum, float held) { return held + sum; });
-    put_result(&sums, result, row, column);
+        take_result(&sums, result, slabs->tile);
+    add_chain(slabs, a, b, k, &sums);
+    put_result(&sums, result, slabs->tile, init == GEMM_ADD);
 }

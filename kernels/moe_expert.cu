@@ -25,55 +25,66 @@ static int64_t most_row_tiles(const struct expert_matmul_args *args, int edge)
     return args->rows / edge + args->group_count;
 }
 
-/* Continues a tile's chains over one pair of operands. */
+/* The tile of block `number`, its row that of its group; product -1 where the groups have fewer. */
 template <int EDGE>
+static __device__ struct gemm_tile find_tile(
+    const struct expert_matmul_args &args, int number, int row_tiles)
+{
+    int row = number % row_tiles;
+    for (int group = 0; group < (int)args.group_count; group++) {
+        const int tiles = (int)parts_of(args.groups[group].rows, EDGE);
+        if (row < tiles)
+            return {row, number / row_tiles, group};
+        row -= tiles;
+    }
+    return {0, 0, -1};
+}
+
+/* Continues a tile's chains over one pair of operands. */
+template <int EDGE, bool TURNED>
 static __device__ void add_pair(struct gemm_slabs<EDGE> *slabs,
-    const struct expert_matmul_args &args, const struct expert_group &group, const void *rows,
-    const struct expert_matrices &matrices, int64_t row, int64_t column,
+    const struct expert_matmul_args &args, const void *rows, const struct expert_matrices &matrices,
     struct gemm_sums<EDGE> *sums)
 {
     const int64_t element_bytes = dtype_bytes(args.type);
-    const bool turned = args.layout == GEMM_NT;
-    const void *from = (const char *)rows + group.first * args.k * element_bytes;
-    const void *matrix = matrix_at(matrices, group.weight, args.n * args.k * element_bytes);
-    const struct gemm_operand a = gemm_operand(from, args.type, group.rows, args.k, true);
-    const struct gemm_operand b =
-        gemm_operand(matrix, args.type, args.n, turned ? args.k : args.n, turned);
-    add_chain(slabs, a, b, row, column, args.k, sums);
+    const struct expert_group *group = &args.groups[slabs->tile.product];
+    const void *from = (const char *)rows + group->first * args.k * element_bytes;
+    const void *matrix = matrix_at(matrices, group->weight, args.n * args.k * element_bytes);
+    const auto a = make_operand<true>(from, args.type, group->rows, args.k);
+    const auto b = make_operand<TURNED>(matrix, args.type, args.n, TURNED ? args.k : args.n);
+    add_chain(slabs, a, b, args.k, sums);
 }
 
-template <int EDGE>
+/* TURNED: the matrices are stored [n, k]. */
+template <int EDGE, bool TURNED>
 static __global__ void __launch_bounds__(tile_threads(EDGE), tile_blocks(EDGE))
-    expert_matmul_kernel(const struct expert_matmul_args args, const int64_t row_tiles)
+    expert_matmul_kernel(const struct expert_matmul_args args, const int row_tiles)
 {
     SHARED(struct gemm_slabs<EDGE>, slabs);
-    int64_t row_tile = blockIdx.x % row_tiles, at = 0;
-    for (; at < args.group_count; at++) {
-        const int64_t tiles = parts_of(args.groups[at].rows, EDGE);
-        if (row_tile < tiles)
-            break;
-        row_tile -= tiles;
-    }
-    if (at == args.group_count)
+    if (threadIdx.x == 0)
+        slabs.tile = find_tile<EDGE>(args, (int)blockIdx.x, row_tiles);
+    __syncthreads();
+    if (slabs.tile.product < 0)
         return;
-    const struct expert_group group = args.groups[at];
-    const int64_t row = row_tile * EDGE, column = blockIdx.x / row_tiles * EDGE;
-    void *to = (char *)args.out + group.first * args.n * dtype_bytes(args.out_type);
-    const struct gemm_result result = {to, args.out_type, group.rows, args.n, args.n};
     struct gemm_sums<EDGE> sums;
     start_sums(&sums);
-    add_pair(&slabs, args, group, args.a, args.weights, row, column, &sums);
+    add_pair<EDGE, TURNED>(&slabs, args, args.a, args.weights, &sums);
     if (args.a_then)
-        add_pair(&slabs, args, group, args.a_then, args.weights_then, row, column, &sums);
-    put_result(&sums, result, row, column);
+        add_pair<EDGE, TURNED>(&slabs, args, args.a_then, args.weights_then, &sums);
+    const struct expert_group *group = &args.groups[slabs.tile.product];
+    void *to = (char *)args.out + group->first * args.n * dtype_bytes(args.out_type);
+    const struct gemm_result result = {to, args.out_type, group->rows, args.n, args.n};
+    put_result(&sums, result, slabs.tile, false);
 }
 
 template <int EDGE> static int launch_matmul(const struct expert_matmul_args *args, void *stream)
 {
     const int64_t row_tiles = most_row_tiles(args, EDGE);
     const int64_t tiles = row_tiles * parts_of(args->n, EDGE);
-    return launch(expert_matmul_kernel<EDGE>, dim3((unsigned)tiles), dim3(tile_threads(EDGE)), 0,
-        (cudaStream_t)stream, *args, row_tiles);
+    const auto kernel = args->layout == GEMM_NT ? expert_matmul_kernel<EDGE, true>
+                                                : expert_matmul_kernel<EDGE, false>;
+    return launch(kernel, dim3((unsigned)tiles), dim3(tile_threads(EDGE)), 0, (cudaStream_t)stream,
+        *args, (int)row_tiles);
 }
 
 /* Large tiles where the groups fill them on the average, and there are enough. */
@@ -93,24 +104,24 @@ extern "C" int expert_matmul_cuda(const void *launched, void *stream)
 template <int EDGE>
 static __global__ void __launch_bounds__(tile_threads(EDGE), tile_blocks(EDGE))
     expert_gradient_kernel(
-        const struct expert_gradient_args args, const int64_t row_tiles, const int64_t group_tiles)
+        const struct expert_gradient_args args, const int row_tiles, const int group_tiles)
 {
     SHARED(struct gemm_slabs<EDGE>, slabs);
-    const struct expert_group group = args.groups[blockIdx.x / group_tiles];
-    const int64_t tile = blockIdx.x % group_tiles, elements = args.m * args.n;
-    const int64_t element_bytes = dtype_bytes(args.type);
-    float *gradient = group.weight < args.owned_count
-                          ? args.owned + group.weight * elements
-                          : args.lent + (group.weight - args.owned_count) * elements;
-    const struct gemm_operand a =
-        gemm_operand((const char *)args.a + group.first * args.m * element_bytes, args.type, args.m,
-            args.m, false);
-    const struct gemm_operand b =
-        gemm_operand((const char *)args.b + group.first * args.n * element_bytes, args.type, args.n,
-            args.n, false);
+    const int number = (int)blockIdx.x, tile = number % group_tiles;
+    if (threadIdx.x == 0)
+        slabs.tile = {tile % row_tiles, tile / row_tiles, number / group_tiles};
+    __syncthreads();
+    const struct expert_group *group = &args.groups[slabs.tile.product];
+    const int64_t element_bytes = dtype_bytes(args.type), elements = args.m * args.n;
+    float *gradient = group->weight < args.owned_count
+                          ? args.owned + group->weight * elements
+                          : args.lent + (group->weight - args.owned_count) * elements;
+    const void *a_rows = (const char *)args.a + group->first * args.m * element_bytes;
+    const void *b_rows = (const char *)args.b + group->first * args.n * element_bytes;
+    const auto a = make_operand<false>(a_rows, args.type, args.m, args.m);
+    const auto b = make_operand<false>(b_rows, args.type, args.n, args.n);
     const struct gemm_result result = {gradient, DTYPE_F32, args.m, args.n, args.n};
-    make_tile<EDGE>(&slabs, (enum gemm_init)group.init, a, b, group.rows, result,
-        tile % row_tiles * EDGE, tile / row_tiles * EDGE);
+    make_tile(&slabs, (enum gemm_init)group->init, a, b, group->rows, result);
 }
 
 template <int EDGE>
@@ -119,7 +130,7 @@ static int launch_gradient(const struct expert_gradient_args *args, void *stream
     const int64_t row_tiles = parts_of(args->m, EDGE);
     const int64_t group_tiles = row_tiles * parts_of(args->n, EDGE);
     return launch(expert_gradient_kernel<EDGE>, dim3((unsigned)(args->group_count * group_tiles)),
-        dim3(tile_threads(EDGE)), 0, (cudaStream_t)stream, *args, row_tiles, group_tiles);
+        dim3(tile_threads(EDGE)), 0, (cudaStream_t)stream, *args, (int)row_tiles, (int)group_tiles);
 }
 
 extern "C" int expert_gradient_cuda(const void *launched, void *stream)

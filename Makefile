@@ -321,8 +321,8 @@ RUN_TESTS = BUILDDIR='$(B)' CC='$(CC)' MPI_LAUNCHERS='$(MPI_LAUNCHERS)' $(if $(P
 check: programs tests
 	$(RUN_TESTS) $(TESTS) $(EMU_TESTS) $(TEST_SCRIPTS)
 
-check-full: programs tests $(SLOW_TESTS)
-	$(RUN_TESTS) $(TESTS) $(EMU_TESTS) $(TEST_SCRIPTS) $(SLOW_TESTS)
+check-full: programs tests $(SLOW_TESTS) $(if $(NVCC_FOUND),$(CUDA_OBJ))
+	$(RUN_TESTS) $(TESTS) $(EMU_TESTS) $(TEST_SCRIPTS) $(SLOW_TESTS) $(SLOW_SCRIPTS)
 
 # What tests/accepted.t holds every change against; the diff is what a reviewer reads.
 accept: programs

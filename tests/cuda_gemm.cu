@@ -101,8 +101,11 @@ static void test_large(void)
     static const struct shape shapes[] = {
         {1409, 1409, 19}, {130, 8450, 33}, {16897, 3, 16}, {1, 16900, 5}, {1500, 1500, 32}};
     int64_t faults = 0;
-    for (int i = 0; i < 5; i++)
-        faults += product_faults(shapes[i], numbered(i * 10 + i / 2));
+    for (int i = 0; i < 5; i++) {
+        struct way w = numbered(i * 10 + i / 2);
+        w.layout = (enum gemm_layout)(i % 3);
+        faults += product_faults(shapes[i], w);
+    }
     tap_ok(!faults, "large tiles");
 }
 

@@ -149,7 +149,7 @@ static void every_routing(int ranks, enum dtype type)
     struct moe_shape shape = {.ranks = ranks,
         .hidden = 12,
         .ffn = 8,
-        .experts = 32,
+        .experts = (32 + ranks - 1) / ranks * ranks,
         .topk = 4,
         .dtype = type,
         .activation = MOE_SWIGLU};
@@ -499,8 +499,8 @@ static void out_of_memory(const struct variant *v)
 
 int main(void)
 {
-    static const int rank_counts[] = {1, 2, 4, 8};
-    for (int i = 0; i < 4; i++)
+    static const int rank_counts[] = {1, 2, 3, 4, 8};
+    for (int i = 0; i < 5; i++)
         for (int type = 0; type < 2; type++)
             every_routing(rank_counts[i], (enum dtype)type);
     orders_differ();

@@ -123,7 +123,9 @@ LIB := $(B)/libflatpeak.a
 # Programs that measure us against other libraries are built by `make bench-peers` alone.
 PEER_SRC := $(wildcard bench/peers*.c)
 PEERS := $(B)/bin/peers
-BIN_SRC := $(filter-out $(PEER_SRC),$(wildcard bench/*.c))
+# Messages against those of the MPI library alone.
+MESSAGE_PEERS := $(B)/bin/message_peers
+BIN_SRC := $(filter-out $(PEER_SRC) bench/message_peers.c,$(wildcard bench/*.c))
 BIN := $(BIN_SRC:bench/%.c=$(B)/bin/%)
 
 TEST_SRC := $(if $(ONLY),$(patsubst %,tests/test_%.c,$(filter-out cuda_% mpi,$(ONLY))), \
@@ -222,26 +224,28 @@ $(B)/tests/vocab_one_byte: $(B)/obj/tests/vocab_one_byte.o $(B)/obj/bench/vocab.
 	$(call run,link,$@,$(LINK))
 
 # The MPI programs and tests once more with every other library: BUILDDIR/NAME/vocab, ...
-MPI_PROGRAMS := vocab dispatch checkpoint optimizer
+MPI_PROGRAMS := vocab dispatch checkpoint optimizer message_peers
 MPI_TESTS := test_comm mpi_faults
 define mpi_rules
-$(MPI_CALLS:%.c=$(B)/$(1)/obj/%.o): $(B)/$(1)/obj/%.o: %.c $(B)/flags
+$(MPI_CALLS:%.c=$(B)/obj/$(1)/%.o): $(B)/obj/$(1)/%.o: %.c $(B)/flags
 	@mkdir -p $$(@D)
 	$$(call run,cc,$$< ($(1)),$$(COMPILE) $$(MPI_CFLAGS_$(1)) -MMD -MP -c $$< -o $$@)
 $(MPI_PROGRAMS:%=$(B)/$(1)/%): MORE_LIBS := $$(if $(CUDA_FOUND),$(CUDA_LIBS))
 $(MPI_PROGRAMS:%=$(B)/$(1)/%): MPI_NAME := $(1)
-$(MPI_PROGRAMS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/bench/%.o $(MPI_CALLS:%.c=$(B)/$(1)/obj/%.o) \
+$(MPI_PROGRAMS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/bench/%.o $(MPI_CALLS:%.c=$(B)/obj/$(1)/%.o) \
 	$(CUDA_PART) $(LIB)
+	@mkdir -p $$(@D)
 	$$(call run,link,$$@,$$(LINK))
 $(MPI_TESTS:%=$(B)/$(1)/%): MPI_NAME := $(1)
-$(MPI_TESTS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/tests/%.o $(MPI_CALLS:%.c=$(B)/$(1)/obj/%.o) \
+$(MPI_TESTS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/tests/%.o $(MPI_CALLS:%.c=$(B)/obj/$(1)/%.o) \
 	$(SUPPORT) $(LIB)
+	@mkdir -p $$(@D)
 	$$(call run,link,$$@,$$(LINK))
 endef
 OTHER_MPI := $(wordlist 2,9,$(MPI_NAMES))
 $(foreach n,$(OTHER_MPI),$(eval $(call mpi_rules,$(n))))
 # What tests/mpi.t runs, and the launchers that it runs it with.
-MPI_RUNS := $(if $(MPI_NAMES),$(B)/tests/mpi_faults) $(foreach n,$(OTHER_MPI),$(patsubst %,$(B)/$(n)/%,$(MPI_PROGRAMS) $(MPI_TESTS)))
+MPI_RUNS := $(if $(MPI_NAMES),$(B)/tests/mpi_faults $(MESSAGE_PEERS)) $(foreach n,$(OTHER_MPI),$(patsubst %,$(B)/$(n)/%,$(MPI_PROGRAMS) $(MPI_TESTS)))
 
 $(SLOW_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(if $(MPFR_LIBS),-DHAVE_MPFR)
 $(SLOW_TESTS): MORE_LIBS := $(MPFR_LIBS)
@@ -337,8 +341,9 @@ emu: $(EMU_BIN) $(EMU_TESTS) $(EMU_RUNS)
 	@$(if $(EMULATOR),,echo 'emu: not here: $(EMULATOR_LACKS)' >&2; exit 1)
 	@echo 'emu: programs with emulated CUDA in $(B)/emu/bin'
 
-bench-peers: $(PEERS)
+bench-peers: $(PEERS) $(if $(MPI_NAMES),$(MESSAGE_PEERS))
 	$(PEERS) $(PEER_OPTIONS)
+	$(if $(MPI_RUN_$(MPI_NAME)),$(MPI_RUN_$(MPI_NAME)) -np 2 $(MESSAGE_PEERS))
 
 # Program names are common words, so they are installed as flatpeak-NAME.
 install: programs
@@ -371,7 +376,7 @@ reconfigure:
 
 # Only what the build made: BUILDDIR may be a folder of the user's.
 clean:
-	rm -rf $(addprefix $(B)/,obj bin tests cuda emu libflatpeak.a build_info.h flags objects config.mk config.args)
+	rm -rf $(addprefix $(B)/,$(OTHER_MPI) obj bin tests cuda emu libflatpeak.a build_info.h flags objects config.mk config.args)
 	@rmdir $(B) 2>/dev/null || true
 
 help:

@@ -195,12 +195,7 @@ int launch_close(int status)
 {
     if (!launch.started)
         return status;
-    int *all = malloc((size_t)launch.processes * sizeof *all);
-    if (all) {
-        launch_gather(&status, all, sizeof status);
-        status = all[0];
-    }
-    free(all);
+    status = launch_follow_value(status);
     heartbeat_end();
     launch_follow(true); /* nobody is missed from here on */
     mpi_stop();
@@ -434,9 +429,20 @@ bool launch_all(bool mine)
     return every;
 }
 
+int launch_follow_value(int value)
+{
+    int *all = launch.started ? malloc((size_t)launch.processes * sizeof *all) : NULL;
+    if (!all)
+        return value;
+    launch_gather(&value, all, sizeof value);
+    value = all[0];
+    free(all);
+    return value;
+}
+
 bool launch_follow(bool decision)
 {
-    return launch_all(!launch_is_main() || decision);
+    return launch_follow_value(decision) != 0;
 }
 
 /* How a process came out of its command line. */
@@ -514,11 +520,5 @@ int launch_agree(int status, int argc, char *const *argv)
     if (launch_is_main())
         agreed = name_difference(all);
     free(all);
-    int *followed = malloc((size_t)launch.processes * sizeof *followed);
-    if (followed) {
-        launch_gather(&agreed, followed, sizeof agreed);
-        agreed = followed[0];
-    }
-    free(followed);
-    return agreed;
+    return launch_follow_value(agreed);
 }

@@ -52,8 +52,9 @@ int launch_cpus(void);
  * started with other options, or stopped, and what it had to say on stderr. */
 int launch_agree(int status, int argc, char *const *argv);
 
-bool launch_all(bool mine);        /* whether it holds on every process */
-bool launch_follow(bool decision); /* the main process's decision */
+bool launch_all(bool mine);         /* whether it holds on every process */
+int launch_follow_value(int value); /* the main process's number */
+bool launch_follow(bool decision);  /* the main process's decision */
 void launch_gather(const void *mine, void *all, int64_t bytes); /* [processes][bytes] */
 
 /* What this process is doing, for the message when it is never heard of again. */

@@ -82,6 +82,34 @@ void mpi_gather(const void *send, void *receive, int64_t bytes)
     pthread_mutex_unlock(&e->lock);
 }
 
+/* True when a function was called. */
+static bool run_call(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    void (*call)(void *context) = e->call;
+    pthread_mutex_unlock(&e->lock);
+    if (!call)
+        return false;
+    call(e->call_context);
+    pthread_mutex_lock(&e->lock);
+    e->call = NULL;
+    pthread_cond_broadcast(&e->answered);
+    pthread_mutex_unlock(&e->lock);
+    return true;
+}
+
+void mpi_call(void (*function)(void *context), void *context)
+{
+    struct engine *e = &mpi_engine;
+    pthread_mutex_lock(&e->lock);
+    e->call = function;
+    e->call_context = context;
+    pthread_cond_signal(&e->work);
+    while (e->call)
+        pthread_cond_wait(&e->answered, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* ---- resting --------------------------------------------------------------------------------- */
 
 static void stop_spinning(struct engine *e)
@@ -134,7 +162,8 @@ static bool take_work(struct engine *e)
 {
     pthread_mutex_lock(&e->lock);
     bool busy = e->messages_in_flight || e->gather.wanted || e->drain || e->stopping;
-    if (!busy && !e->submitted && !e->outgoing && !e->tick_soon && e->pool == e->pool_wanted) {
+    if (!busy && !e->submitted && !e->outgoing && !e->tick_soon && !e->call &&
+        e->pool == e->pool_wanted) {
         stop_spinning(e);
         idle(e);
     }
@@ -177,6 +206,7 @@ static void run(struct engine *e)
         bool moved = take_work(e);
         moved |= flight_test(e);
         moved |= move_gather(e);
+        moved |= run_call(e);
         moved |= flight_move_drain(e);
         flight_take_notices(e);
         double now_s = timing_now_s();

@@ -136,6 +136,10 @@ void mpi_tick_soon(void); /* the next one comes at once */
  * only while they leave it one; NULL: sleeps between looks. */
 void mpi_set_pool(struct dev_pool *pool);
 
+/* Runs function(context) on the engine's thread, where it may call MPI, and waits for it; nothing
+ * else moves meanwhile. */
+void mpi_call(void (*function)(void *context), void *context);
+
 /* The longest message that travels in one piece; for tests. Not while transfers run. */
 void mpi_limit_message(int64_t bytes);
 

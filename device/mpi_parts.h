@@ -39,6 +39,8 @@ struct engine {
         bool wanted, posted;
     } gather;
     const int64_t *drain; /* expected; NULL: none */
+    void (*call)(void *context);
+    void *call_context;
     struct dev_pool *pool, *pool_wanted;
     double tick_s;
     bool tick_soon;

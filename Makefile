@@ -407,7 +407,7 @@ help:
 #   V             1: prints the commands
 #   WERROR        1: warnings are errors
 #   SANITIZE      address,undefined or thread
-#   CUDA MPI      0, 1 or auto: not, required, if found (no source uses MPI yet); CUDA=auto
+#   CUDA MPI      0, 1 or auto: not, required, if found; CUDA=auto
 #                 wants a GPU too, CUDA=1 wants NCCL, cuBLASLt and CUPTI
 #   NCCL CUPTI    0: without them, where CUDA is built
 #   NVCC MPICC    their compilers; found in PATH, in CUDA_HOME or /usr/local/cuda

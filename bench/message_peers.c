@@ -18,10 +18,10 @@
 #include "probe/timing.h"
 
 #define LEAST 0.8
-#define SAMPLE_BYTES ((int64_t)256 << 20) /* of one sample, in messages of a size */
+#define SAMPLE_BYTES ((int64_t)64 << 20) /* of one sample, in messages of a size */
 
 static const int64_t sizes[] = {1 << 20, 4 << 20, 16 << 20, 64 << 20};
-enum { SIZES = sizeof sizes / sizeof *sizes, ROUNDS = 7 };
+enum { SIZES = sizeof sizes / sizeof *sizes, ROUNDS = 15 };
 enum pattern { MPI_ONE_WAY, MPI_BOTH_WAYS, ONE_WAY, RING, ALL_TO_ALL, PATTERNS };
 
 struct best {

@@ -243,7 +243,7 @@ static bool find_leaders(struct mpi_job *job)
     return true;
 }
 
-/* The first words of what the library calls itself. */
+/* The first words of what the library calls itself: "Open MPI v4.1.4", "MPICH 4.0.2". */
 static void name_library(struct mpi_job *job)
 {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -255,6 +255,9 @@ static void name_library(struct mpi_job *job)
         else if (*c == '\n' || *c == ',')
             *c = 0;
     }
+    char *version = strstr(text, " Version:");
+    if (version)
+        memmove(version, version + strlen(" Version:"), strlen(version + strlen(" Version:")) + 1);
     snprintf(job->library, sizeof job->library, "%.90s", text);
 }
 

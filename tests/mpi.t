@@ -3,6 +3,7 @@
 # ranks, every fault named, nothing left behind; two emulated hosts where they can be made.
 use strict;
 use warnings;
+use File::Spec;
 use File::Temp qw(tempdir);
 use Time::HiRes qw(time sleep);
 
@@ -142,6 +143,16 @@ sub test_launch {
     ok($status == 2 && $text =~ /rank 1 on \S+ was started with other options than rank 0/
             && $text =~ /--vocab 51/,
         "$name: other options on another rank", $text);
+    # A file that is there for one rank only.
+    my $program = File::Spec->rel2abs("$programs/optimizer");
+    mkdir "$dir/$_" for qw(with without);
+    open my $model, '>', "$dir/with/list" or die "$dir/with/list: $!";
+    print $model "w 10x10 decay\n";
+    close $model;
+    my $one = "$program --model list --iters 1";
+    ($status, $text) = run("$launcher -np 1 -wdir $dir/with $one : -np 1 -wdir $dir/without $one");
+    ok($status == 2 && $text =~ /rank 1 on \S+ cannot go on: optimizer: option --model: .*list/,
+        "$name: a file that only one rank finds", "exit $status\n$text");
     ($status, $text) = job(2, "$programs/vocab $small --message-gbps 1");
     ok($status == 2 && $text =~ /message-gbps/, "$name: no pace between processes", $text);
     ($status, $text) = job(3, "$programs/dispatch --impl llep,pipelined-llep --tokens 64 --hidden 32 "

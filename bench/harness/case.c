@@ -201,7 +201,8 @@ static const struct option common_options[] = {
         .at = AT(search),
         .role = OPTION_PROTOCOL,
         .argument = "NAME",
-        .help = "on sim: the largest value of a count (tokens) that fits, sought from the one given"},
+        .help =
+            "on sim: the largest value of a count (tokens) that fits, sought from the one given"},
     {.name = "search-step",
         .kind = OPTION_COUNT,
         .at = AT(search_step),

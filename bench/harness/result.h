@@ -58,7 +58,7 @@ struct case_rank {
     int64_t resident_set_bytes[LIVE_SET_COUNT]; /* of which */
     int64_t host_pinned_peak_bytes;
     int64_t driver_bytes; /* dev_driver_bytes after the observed pass */
-    int64_t routes; /* received, of dispatch */
+    int64_t routes;       /* received, of dispatch */
     struct case_window windows[WINDOW_COUNT];
 };
 

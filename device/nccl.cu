@@ -28,7 +28,9 @@ struct pending {
 struct nccl {
     struct cuda_watch watch;
     struct comm *comm;
-    struct board *board; /* for what ranks tell each other on the host; a duplicate's is rank 0's */
+    struct board *board; /* for what ranks tell each other on the host; a duplicate's is rank 0's,
+                            and may be gone when another rank closes */
+    struct group *group; /* outlives all communicators */
     ncclComm_t handle;   /* NULL: not there, or aborted */
     struct pending *first, **end;
 };
@@ -65,7 +67,7 @@ static void abort_handle(struct nccl *nccl)
 static bool settle(struct nccl *nccl, const char *what)
 {
     struct comm *comm = nccl->comm;
-    struct group *group = board_group(nccl->board);
+    struct group *group = nccl->group;
     double deadline_s = group_deadline_s(group);
     ncclResult_t state = ncclInProgress;
     char message[160];
@@ -137,7 +139,7 @@ static int find_left(const struct comm *comm, struct group *group, const struct 
 /* Fails the group when the oldest exchange can no longer be expected to end. */
 static void judge(struct nccl *nccl, struct pending *pending)
 {
-    struct group *group = board_group(nccl->board);
+    struct group *group = nccl->group;
     int rank = nccl->comm->root->rank, left = find_left(nccl->comm, group, pending->exchange);
     double now_s = timing_now_s();
     char message[160];
@@ -206,6 +208,7 @@ static bool join(struct comm *comm, struct board *board)
     nccl->watch.look = look;
     nccl->comm = comm;
     nccl->board = board;
+    nccl->group = board_group(board);
     nccl->end = &nccl->first;
     config.blocking = 0;
     if (!gather_id(nccl, &id) ||
@@ -357,7 +360,7 @@ static int nccl_host_all_gather(struct comm *comm, const void *send, void *recei
 /* Each rank's own thread aborts its communicators, when it next waits for anything. */
 static void nccl_abort(struct comm *comm, int rank, enum dev_status status, const char *message)
 {
-    group_abort(board_group(nccl_of(comm)->board), rank, status, message);
+    group_abort(nccl_of(comm)->group, rank, status, message);
 }
 
 const struct comm_transport transport_nccl = {

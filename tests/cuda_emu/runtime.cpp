@@ -65,6 +65,8 @@ static const struct error_text *find_text(cudaError_t error)
         {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
             "invalid configuration argument"},
         {cudaErrorInvalidDevicePointer, "cudaErrorInvalidDevicePointer", "invalid device pointer"},
+        {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
+            "invalid copy direction for memcpy"},
         {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
         {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
         {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle",
@@ -394,7 +396,7 @@ static cudaError_t enqueue_copy(const char *call, void *to, const void *from, si
     if (error != cudaSuccess || !bytes)
         return error;
     if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
-        return cudaErrorInvalidValue;
+        return cudaErrorInvalidMemcpyDirection;
     bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice ||
                      (kind == cudaMemcpyDefault && is_on_device(to));
     bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice ||

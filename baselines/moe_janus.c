@@ -178,11 +178,7 @@ static enum dev_status janus_open(struct moe *m)
 static void begin(struct janus *s, void *output, bool backward)
 {
     struct moe *m = s->m;
-    int64_t bytes = m->shape.tokens[m->rank] * m->shape.hidden * (int64_t)sizeof(float);
-    s->sums = m->shape.dtype == DTYPE_F32
-                  ? output
-                  : dev_alloc(m->dev, bytes, LIVE_COMBINE, "sums over slots");
-    dev_fill(s->main, s->sums, 0, bytes);
+    s->sums = relay_sums_alloc(m, output);
     alloc_credits(s, backward);
     relay_hop_open(&s->hop, m, &s->plan, backward);
     dev_wait_stream(s->fetch, s->main);
@@ -196,10 +192,7 @@ static void end(struct janus *s, void *output)
     dev_wait_stream(s->main, s->fetch);
     dev_wait_stream(s->main, s->copy);
     dev_wait_stream(s->main, s->send);
-    if (m->shape.dtype == DTYPE_BF16) {
-        round_bf16(s->main, output, s->sums, m->shape.tokens[m->rank] * m->shape.hidden);
-        dev_free(m->dev, s->sums);
-    }
+    relay_sums_store(m, s->sums, output);
     relay_hop_close(&s->hop);
     free_credits(s);
 }

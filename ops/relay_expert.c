@@ -100,16 +100,6 @@ static void gradients_alloc(struct ring *ring)
         (struct gradients){m->gate_gradient, m->up_gradient, m->down_gradient};
 }
 
-static void sums_alloc(struct ring *ring, void *output)
-{
-    struct moe *m = ring->m;
-    int64_t bytes = m->shape.tokens[m->rank] * m->shape.hidden * (int64_t)sizeof(float);
-    ring->sums = m->shape.dtype == DTYPE_F32
-                     ? output
-                     : dev_alloc(m->dev, bytes, LIVE_COMBINE, "sums over slots");
-    dev_fill(ring->main, ring->sums, 0, bytes);
-}
-
 static enum dev_status ring_open(struct ring *ring, struct moe *m, bool backward)
 {
     const struct moe_shape *shape = &m->shape;
@@ -137,7 +127,7 @@ static enum dev_status ring_open(struct ring *ring, struct moe *m, bool backward
     if (backward && ring->ranks > 1)
         ring->counts = moe_gather_counts(m);
     slots_alloc(ring);
-    sums_alloc(ring, backward ? m->dx : m->y);
+    ring->sums = relay_sums_alloc(m, backward ? m->dx : m->y);
     relay_hop_open(&ring->hop, m, &ring->plan, backward);
     dev_wait_stream(ring->ring, ring->main);
     return dev_status(m->dev);
@@ -150,10 +140,7 @@ static enum dev_status ring_close(struct ring *ring, void *output)
     if (!ring->plan.meetings)
         return dev_status(m->dev);
     dev_wait_stream(ring->main, ring->ring);
-    if (m->shape.dtype == DTYPE_BF16) {
-        round_bf16(ring->main, output, ring->sums, m->shape.tokens[m->rank] * m->shape.hidden);
-        dev_free(m->dev, ring->sums);
-    }
+    relay_sums_store(m, ring->sums, output);
     relay_hop_close(&ring->hop);
     for (int i = 0; i < 2; i++) {
         dev_free(m->dev, ring->slot[i].gate);

@@ -3,6 +3,7 @@
  * nothing reads any more; in backward de takes the place of e once dw is formed. */
 #include "ops/relay_hop.h"
 #include <stdlib.h>
+#include "kernels/rank_sum.h"
 #include "ops/moe_memory.h"
 
 int relay_hop_slots(int64_t pieces)
@@ -59,6 +60,24 @@ void relay_hop_add_bytes(struct moe_phase *phase, const struct moe_shape *shape,
     phase->set_bytes[LIVE_WORKSPACE] += slots * block_bytes + (backward ? rows * 4 : 0);
     phase->set_bytes[LIVE_DISPATCH] += moe_rows_bytes(shape, rows);
     phase->set_bytes[LIVE_EXPERT] += moe_hidden_bytes(shape, rows, backward);
+}
+
+float *relay_sums_alloc(struct moe *m, void *output)
+{
+    int64_t bytes = m->shape.tokens[m->rank] * m->shape.hidden * (int64_t)sizeof(float);
+    float *sums = output;
+    if (m->shape.dtype != DTYPE_F32)
+        sums = dev_alloc(m->dev, bytes, LIVE_COMBINE, "sums over slots");
+    dev_fill(dev_main_stream(m->dev), sums, 0, bytes);
+    return sums;
+}
+
+void relay_sums_store(struct moe *m, float *sums, void *output)
+{
+    if (m->shape.dtype == DTYPE_F32)
+        return;
+    round_bf16(dev_main_stream(m->dev), output, sums, m->shape.tokens[m->rank] * m->shape.hidden);
+    dev_free(m->dev, sums);
 }
 
 /* ---- index arrays -----------------------------------------------------------------------------

@@ -51,6 +51,11 @@ void relay_hop_close(struct relay_hop *hop);
 void relay_meet(struct relay_hop *hop, int meeting, const struct relay_batch *batch,
     const struct relay_experts *experts);
 
+/* FP32 sums of this rank's tokens, +0: `output` [N, H] itself where the problem is FP32, else a
+ * block of LIVE_COMBINE; and, when they are whole, rounded into the output and freed. */
+float *relay_sums_alloc(struct moe *m, void *output);
+void relay_sums_store(struct moe *m, float *sums, void *output);
+
 /* How many slots there are; what open takes by live set: index arrays (and dw) LIVE_WORKSPACE, rows
  * LIVE_DISPATCH, intermediates LIVE_EXPERT. */
 int relay_hop_slots(int64_t pieces);

@@ -8,10 +8,10 @@
 set -- --device sim:h100-64gb-4 "$@"
 . "$(dirname "$0")/common.sh"
 
-layer='--keep megatron --hidden 2048 --ffn 768 --experts 128 --dtype bf16'
-run dispatch --impl alltoall,fastermoe,tutel,relay-expert $layer --ranks 8,64 --tokens 98304 --topk 16
-run dispatch --impl alltoall,relay-expert $layer --ranks 8,64 --tokens 98304 --topk 4,8
-run dispatch --impl alltoall $layer --ranks 8 --tokens 61440 --topk 12,16
+layer='--hidden 2048 --ffn 768 --experts 128 --dtype bf16'
+run dispatch --impl alltoall,fastermoe,tutel,relay-expert --keep megatron $layer --ranks 8,64 --tokens 98304 --topk 16
+run dispatch --impl alltoall,relay-expert --keep megatron $layer --ranks 8,64 --tokens 98304 --topk 4,8
+run dispatch --impl alltoall --keep megatron $layer --ranks 8 --tokens 61440 --topk 12,16
 run dispatch --impl relay-expert $layer --ranks 8 --tokens 175104 --topk 12,16
 
 tabulate <<'END'

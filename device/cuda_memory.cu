@@ -54,6 +54,10 @@ static void free_pinned(struct device *dev)
 void cuda_memory_close(struct device *dev)
 {
     struct cuda *cuda = cuda_of(dev);
+    for (int i = 0; i < dev->blocks.count; i++) /* what the program left */
+        CUDA_DO(dev, cudaFree(dev->blocks.blocks[i]->address));
+    for (int i = 0; i < dev->host_blocks.count; i++)
+        CUDA_DO(dev, cudaFreeHost(dev->host_blocks.blocks[i]->address));
     free_pinned(dev);
     if (cuda->pool)
         CUDA_DO(dev, cudaMemPoolDestroy(cuda->pool));

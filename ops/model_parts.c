@@ -159,7 +159,7 @@ static int64_t head_elements(const struct model *m)
                                          : m->part[m->parts - 1].count;
 }
 
-static int64_t resident_elements(const struct model *m)
+int64_t model_resident_elements(const struct model *m)
 {
     return m->part[m->parts - 1].first + head_elements(m);
 }
@@ -225,10 +225,17 @@ static int seed_slices(struct model *m)
     return 0;
 }
 
+void model_parts_free(struct model *m)
+{
+    adamw_shape_free(&m->flat);
+    free(m->part);
+    m->part = NULL;
+}
+
 enum dev_status model_parts_open(struct model *m)
 {
     struct device *dev = m->dev;
-    m->weights = dev_alloc(dev, resident_elements(m) * 2, LIVE_WEIGHTS, "working weights");
+    m->weights = dev_alloc(dev, model_resident_elements(m) * 2, LIVE_WEIGHTS, "working weights");
     m->adamw.shape = m->flat;
     m->adamw.options = m->options.adamw;
     m->adamw.dev = dev;
@@ -252,8 +259,7 @@ void model_parts_close(struct model *m)
     dev_free(m->dev, m->adamw.weights);
     dev_host_free(m->dev, m->gradients);
     dev_free(m->dev, m->weights);
-    adamw_shape_free(&m->flat);
-    free(m->part);
+    model_parts_free(m);
 }
 
 /* ---- gradients and weights -------------------------------------------------------------------

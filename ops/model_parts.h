@@ -4,6 +4,10 @@
 
 /* Lists the parts; no device memory. 0, or -1 when memory is short. */
 int model_parts_init(struct model *m);
+void model_parts_free(struct model *m);
+
+/* Elements of the weights that a rank has resident. */
+int64_t model_resident_elements(const struct model *m);
 
 /* Allocates weights, optimizer and gradients, and seeds them. */
 enum dev_status model_parts_open(struct model *m);

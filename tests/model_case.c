@@ -105,8 +105,7 @@ static int run_rank(struct rank *rank, void *context)
     }
     if (dev_status(rank->dev) == DEV_OK)
         collect(&model, job->outcome);
-    if (rank->index == 0)
-        job->outcome->peak_bytes = dev_memory(rank->dev)->window.peak_bytes;
+    job->outcome->peak_bytes[rank->index] = dev_memory(rank->dev)->window.peak_bytes;
     model_close(&model);
     free(tokens);
     free(targets);

@@ -16,9 +16,9 @@ struct model_outcome {
     double loss[MODEL_CASE_STEPS_MAX];
     float *master; /* of all tensors whole, one after the other; owned */
     int64_t elements;
-    int64_t stale; /* resident weights that are not their master's rounding */
-    int64_t peak_bytes;
-    char fault[288]; /* "" when all went well */
+    int64_t stale;          /* resident weights that are not their master's rounding */
+    int64_t peak_bytes[16]; /* of each rank */
+    char fault[288];        /* "" when all went well */
 };
 
 /* Options with the standard composition and the hyperparameters of a small model. */

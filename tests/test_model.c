@@ -2,6 +2,7 @@
  * same bits where no order differs; every composition keeps the order of its memory accesses. */
 #include <stdio.h>
 #include <string.h>
+#include "ops/model_memory.h"
 #include "tests/model_case.h"
 #include "tests/tap.h"
 
@@ -45,7 +46,7 @@ static void test_checkpoints(int ranks, int sequence, int experts, int vocab)
         experts, vocab);
     tap_ok(!standard.fault[0] && standard.loss[3] < standard.loss[0], "%s", name);
     tap_note("%s losses %.6f to %.6f, peak %lld", standard.fault, standard.loss[0],
-        standard.loss[3], (long long)standard.peak_bytes);
+        standard.loss[3], (long long)standard.peak_bytes[0]);
     for (int i = 1; stack_impls[i]; i++) {
         c.options.checkpoint = stack_impls[i];
         c.options.stack.budget.bytes = 9000;
@@ -104,6 +105,50 @@ static void test_composed(int ranks, int sequence, int experts, int vocab)
     model_outcome_free(&ordered);
 }
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void test_budget(int ranks, int sequence, int experts, int vocab, int64_t length)
+{
+    struct model_case c = small_case(ranks, sequence, experts, vocab);
+    compose(&c);
+    c.shape.length = length;
+    c.steps = 2;
+    struct model_outcome composed = model_case_run(&c);
+    bool within = !composed.fault[0];
+    double share = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        struct model_budget budget = {0};
+        within = within && model_budget(&budget, &c.shape, &c.options, rank) == 0 &&
+                 !budget.unbounded && composed.peak_bytes[rank] <= budget.device_bytes;
+        share = (double)composed.peak_bytes[rank] / (double)budget.device_bytes;
+    }
+    tap_ok(within, "W=%d, D=%d, E_p=%d, P=%d, T=%lld: peaks within the budget (%.0f %%)", ranks,
+        sequence, experts, vocab, (long long)length, 100 * share);
+    model_outcome_free(&composed);
+}
+
+/* Twice the context moves only the terms that say so, and the standard step has no bound. */
+static void test_terms(void)
+{
+    struct model_case c = small_case(4, 2, 4, 2);
+    struct model_budget once, twice, standard;
+    bool made = model_budget(&standard, &c.shape, &c.options, 0) == 0;
+    compose(&c);
+    made = made && model_budget(&once, &c.shape, &c.options, 0) == 0;
+    c.shape.length *= 2;
+    made = made && model_budget(&twice, &c.shape, &c.options, 0) == 0;
+    int moved = 0, wrong = 0;
+    for (int i = 0; made && i < once.count; i++) {
+        bool moves = once.term[i].bytes != twice.term[i].bytes;
+        moved += moves;
+        wrong += moves && !once.term[i].per_context;
+    }
+    tap_ok(
+        made && moved > 3 && !wrong, "twice the context moves %d terms, those that say so", moved);
+    tap_ok(made && standard.unbounded && !strcmp(standard.unbounded, "alltoall"),
+        "the standard step is unbounded, and its dispatch is named");
+}
+
 int main(void)
 {
     test_checkpoints(1, 1, 1, 1);
@@ -112,5 +157,12 @@ int main(void)
     test_composed(2, 1, 2, 2);
     test_composed(4, 2, 4, 4);
     test_composed(4, 4, 2, 2);
+    for (int64_t length = 8; length <= 128; length *= 4) {
+        test_budget(1, 1, 1, 1, length);
+        test_budget(2, 2, 1, 2, length);
+        test_budget(4, 2, 4, 2, length);
+        test_budget(4, 4, 2, 4, length);
+    }
+    test_terms();
     return tap_done();
 }

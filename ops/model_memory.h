@@ -1,0 +1,29 @@
+/* What a composed step holds on a rank, in closed form and before any routing is known: Eq. 6 with
+ * our constants. The tracked peak never passes it, whatever the router does. */
+#pragma once
+#include <stdbool.h>
+#include "ops/model.h"
+
+#define MODEL_TERMS_MAX 16
+
+struct model_term {
+    const char *name;
+    const char *formula; /* in the symbols of docs/PLAN.md */
+    int64_t bytes;
+    bool per_context; /* it grows with the tokens of a rank */
+};
+
+/* Device terms that live together, and of those that take turns the largest. */
+struct model_budget {
+    struct model_term term[MODEL_TERMS_MAX];
+    int count;
+    int turns; /* the last `turns` of them take turns: only the largest counts */
+    int64_t device_bytes;
+    int64_t host_bytes; /* pinned */
+    /* NULL, or the implementation that has no bound: the terms are then what is bounded. */
+    const char *unbounded;
+};
+
+/* 0, or -1 when memory is short. The shape is checked. */
+int model_budget(struct model_budget *budget, const struct model_shape *shape,
+    const struct model_options *options, int rank);

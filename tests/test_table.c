@@ -193,6 +193,12 @@ static void test_range(void)
     tap_ok(outcome_of("figure f | | - | [ring : time.median_s] | shown", 1, all, &outcome) == 0 &&
                outcome.ours.value == 3 && outcome.measured.value == 3.3,
         "a measured time stands beside the simulated one");
+    json_object_set_new(
+        json_array_get(all, 4), "device", json_string("cuda:CUDA emulator on a CPU"));
+    tap_ok(outcome_of("figure f | | - | [ring : time.median_s] | shown", 1, all, &outcome) == 0 &&
+               outcome.measured.state == TABLE_ABSENT,
+        "an emulated GPU measures nothing");
+    json_object_set_new(json_array_get(all, 4), "device", json_string("cuda:NVIDIA H200"));
     tap_ok(outcome_of("figure f | | - | [ring : time.median_s] | crossing 2.55 ranks", -1, all,
                &outcome) == 0 &&
                !strcmp(outcome.text, "at 5.657"),

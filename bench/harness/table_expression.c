@@ -151,10 +151,16 @@ static bool is_arithmetic(const json_t *record)
     return !strcmp(device_of(record), "none");
 }
 
+/* An emulated GPU computes as one, but its times are of the emulator. */
+static bool is_gpu(const char *device)
+{
+    return !strncmp(device, "cuda", 4) && !strstr(device, "emulator");
+}
+
 /* Records of a GPU stand on the measured side, all others on ours; arithmetic on both. */
 static bool is_visible(const json_t *record, bool measured)
 {
-    return is_arithmetic(record) || measured == !strncmp(device_of(record), "cuda", 4);
+    return is_arithmetic(record) || measured == is_gpu(device_of(record));
 }
 
 static bool agrees(const json_t *value, const char *wanted)

@@ -144,6 +144,12 @@ CUDA_OBJ := $(CUDA_SRC:%.cu=$(B)/cuda/%.o)
 # that one library serves programs with and without.
 CUDA_PART := $(if $(CUDA_FOUND),$(filter-out $(B)/cuda/tests/%,$(CUDA_OBJ)))
 
+# The thread sanitizer cannot follow the emulator's switches from stack to stack.
+ifneq ($(findstring thread,$(SANITIZE)),)
+EMULATOR :=
+EMULATOR_LACKS := not under the thread sanitizer
+endif
+
 # The same with the emulator in the place of CUDA: every program, and the tests tests/cuda_*.c and
 # tests/cuda_*.cu, which check runs too where the emulator can be built.
 EMU_OBJ := $(patsubst %,$(B)/emu/obj/%.o,$(basename $(wildcard kernels/*.cu device/*.cu \

@@ -16,6 +16,7 @@
 static const char *const dtype_names[] = {"f32", "bf16", NULL};
 static const char *const pass_names[] = {"forward", "backward", "both", NULL};
 static const char *const stream_names[] = {"overlap", "serial", NULL};
+static const char *const gemm_names[] = {"exact", "fast", NULL};             /* enum gemm_path */
 static const char *const message_names[] = {"auto", "copies", "nccl", NULL}; /* dev_messages */
 static const char *const oom_names[] = {"fail", "record", NULL};
 
@@ -139,6 +140,13 @@ static const struct option common_options[] = {
         .fallback = "auto",
         .names = message_names,
         .help = "on cuda: copies (ranks may share a GPU) or nccl; auto: nccl where none shares"},
+    {.name = "gemm",
+        .kind = OPTION_NAME,
+        .at = AT(gemm),
+        .argument = "HOW",
+        .fallback = "exact",
+        .names = gemm_names,
+        .help = "on cuda: exact products, or fast on tensor cores; fast with --check off alone"},
     {.name = "iters",
         .kind = OPTION_COUNT,
         .at = AT(iters),
@@ -392,6 +400,8 @@ int case_setup(struct case_options *options, struct options *parsed)
         status = setup_launch(options, parsed);
     if (status < 0)
         status = setup_check(options, parsed);
+    if (status < 0)
+        status = gpu_setup_products(options, parsed);
     if (status < 0)
         status = setup_single_case(parsed, "trace", options->trace);
     if (status < 0)

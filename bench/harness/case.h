@@ -47,6 +47,7 @@ struct case_options {
     double message_gbps;
     int streams, oom;
     int messages; /* enum dev_messages */
+    int gemm;     /* enum gemm_path */
     bool check_order, csv;
     const char *json, *trace, *load, *dump;
 

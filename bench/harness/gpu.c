@@ -3,6 +3,7 @@
  * name says so, in the table and in the record, and `compare` and the claims keep them apart. */
 #include "bench/harness/gpu.h"
 #include <stdio.h>
+#include "kernels/gemm_fast.h"
 
 static int refuse_meaningless(const struct options *parsed)
 {
@@ -29,6 +30,29 @@ int gpu_setup(struct case_options *options, struct options *parsed)
     snprintf(
         options->shared_name, sizeof options->shared_name, "cuda:%s shared-gpu", options->gpu.name);
     return -1;
+}
+
+int gemm_fast_open(char *error, int size) __attribute__((weak)); /* NULL without CUDA */
+
+int gpu_setup_products(struct case_options *options, struct options *parsed)
+{
+    char error[256] = "this build has no CUDA";
+    if (options->device_kind != DEV_CUDA) {
+        if (options_given(parsed, "gemm"))
+            return options_refuse(parsed, "gemm", "has an effect on --device cuda alone");
+        options_hide(parsed, "gemm");
+        return -1;
+    }
+    if (options->gemm == GEMM_PATH_EXACT)
+        return -1;
+    if (options->check != CASE_CHECK_OFF)
+        return options_refuse(parsed, "gemm",
+            "got 'fast', whose bits are not the reference's; allowed: exact, or "
+            "fast with --check off");
+    if (gemm_fast_open && !gemm_fast_open(error, sizeof error))
+        return -1;
+    options_refuse(parsed, "gemm", "fast is not to be had here: %s", error);
+    return EXIT_ENVIRONMENT;
 }
 
 int gpu_describe(const struct case_options *options, json_t *env)

@@ -1,0 +1,325 @@
+/* The fast path of matrix products: one cuBLASLt algorithm for each layout, and its proof. */
+#include "kernels/elements.cuh"
+extern "C" {
+#include "kernels/gemm_fast.h"
+}
+#ifdef HAVE_CUBLASLT
+#include <cublasLt.h>
+
+enum { GPUS_MOST = 64, LAYOUTS = 3, CANDIDATES = 8 };
+
+/* Of one GPU. */
+struct fast_path {
+    cublasLtHandle_t handle;
+    cublasLtMatmulAlgo_t algorithms[LAYOUTS]; /* by enum gemm_layout */
+};
+
+/* Written by gemm_fast_open alone, before any rank runs, and read by all of them. A launch knows
+ * nothing but its arguments and its stream, so there is no context that could hold it. */
+static struct fast_path paths[GPUS_MOST];
+static bool path_is_on;
+
+extern "C" bool gemm_fast_takes(const struct gemm_args *args)
+{
+    const int64_t rows_bytes = (args->lda | args->ldb) * 2 | args->ldc * 4;
+    return path_is_on && args->a_type == DTYPE_BF16 && args->b_type == DTYPE_BF16 && args->m > 0 &&
+           args->n > 0 && args->k > 0 && rows_bytes % PACK_ALIGNMENT == 0 &&
+           pack_aligned(args->a) && pack_aligned(args->b) && pack_aligned(args->c);
+}
+
+/* ---- one product ----------------------------------------------------------------------------
+ * cuBLASLt's matrices are column-major: it is given C^T = B^T A^T. */
+
+struct described {
+    cublasLtMatmulDescOpaque_t product;
+    cublasLtMatrixLayoutOpaque_t first, second, result;
+};
+
+static cublasStatus_t describe_operand(
+    cublasLtMatrixLayoutOpaque_t *layout, bool turned, int64_t rows, int64_t columns, int64_t ld)
+{
+    return cublasLtMatrixLayoutInit(layout, CUDA_R_16BF, (uint64_t)(turned ? columns : rows),
+        (uint64_t)(turned ? rows : columns), ld);
+}
+
+static cublasStatus_t describe(const struct gemm_args *args, struct described *d)
+{
+    const bool b_turned = args->layout == GEMM_NT, a_turned = args->layout == GEMM_TN;
+    const cublasOperation_t first = b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasStatus_t status = cublasLtMatmulDescInit(&d->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulDescSetAttribute(
+            &d->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulDescSetAttribute(
+            &d->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = describe_operand(&d->first, b_turned, args->n, args->k, args->ldb);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = describe_operand(&d->second, a_turned, args->k, args->m, args->lda);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatrixLayoutInit(
+            &d->result, CUDA_R_32F, (uint64_t)args->n, (uint64_t)args->m, args->ldc);
+    return status;
+}
+
+static cublasStatus_t multiply(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t *algorithm,
+    const struct gemm_args *args, cudaStream_t stream)
+{
+    struct described d;
+    const float one = 1.0f, kept = args->init == GEMM_FRESH ? 0.0f : 1.0f;
+    cublasStatus_t status = describe(args, &d);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    return cublasLtMatmul(handle, &d.product, &one, args->b, &d.first, args->a, &d.second, &kept,
+        args->c, &d.result, args->c, &d.result, algorithm, NULL, 0, stream);
+}
+
+extern "C" int gemm_fast_cuda(const struct gemm_args *args, void *cuda_stream)
+{
+    int gpu = 0;
+    const cudaError_t error = cudaGetDevice(&gpu);
+    if (error != cudaSuccess)
+        return error;
+    const struct fast_path *path = &paths[gpu];
+    const cublasStatus_t status =
+        multiply(path->handle, &path->algorithms[args->layout], args, (cudaStream_t)cuda_stream);
+    return status == CUBLAS_STATUS_SUCCESS ? cudaSuccess : cudaErrorUnknown;
+}
+
+/* ---- the proof ------------------------------------------------------------------------------ */
+
+enum { PROOF_M = 1032, PROOF_N = 1064, PROOF_K = 1544 }; /* no multiples of a tile */
+
+/* Device memory of one proof. */
+struct proof {
+    uint16_t *a, *b;           /* operands */
+    uint16_t *a_size, *b_size; /* their absolute values */
+    float *whole, *pieces, *exact, *size;
+    float *host[4]; /* of the last four; owned, like all */
+};
+
+static struct gemm_args proof_args(enum gemm_layout layout, const uint16_t *a, const uint16_t *b)
+{
+    struct gemm_args args = {};
+    args.layout = layout;
+    args.init = GEMM_FRESH;
+    args.a_type = args.b_type = DTYPE_BF16;
+    args.m = PROOF_M;
+    args.n = PROOF_N;
+    args.k = PROOF_K;
+    args.a = a;
+    args.b = b;
+    args.lda = layout == GEMM_TN ? PROOF_M : PROOF_K;
+    args.ldb = layout == GEMM_NT ? PROOF_K : PROOF_N;
+    args.ldc = PROOF_N;
+    return args;
+}
+
+static void proof_free(struct proof *p)
+{
+    void *const blocks[] = {
+        p->a, p->b, p->a_size, p->b_size, p->whole, p->pieces, p->exact, p->size};
+    for (void *block : blocks)
+        cudaFree(block);
+    for (float *values : p->host)
+        free(values);
+}
+
+static bool upload_values(uint16_t *values, uint16_t *sizes, int64_t count, uint32_t seed)
+{
+    uint16_t *host = (uint16_t *)malloc((size_t)count * sizeof *host);
+    uint32_t state = seed;
+    bool good = host != NULL;
+    for (int64_t i = 0; good && i < count; i++) {
+        state = state * 1664525u + 1013904223u;
+        host[i] = f32_to_bf16((float)(int32_t)state * 0x1p-31f);
+    }
+    const size_t bytes = (size_t)count * sizeof *host;
+    good = good && cudaMemcpy(values, host, bytes, cudaMemcpyHostToDevice) == cudaSuccess;
+    for (int64_t i = 0; good && i < count; i++)
+        host[i] &= 0x7fff;
+    good = good && cudaMemcpy(sizes, host, bytes, cudaMemcpyHostToDevice) == cudaSuccess;
+    free(host);
+    return good;
+}
+
+static bool proof_open(struct proof *p)
+{
+    const size_t a_bytes = PROOF_M * PROOF_K * sizeof *p->a;
+    const size_t b_bytes = PROOF_K * PROOF_N * sizeof *p->b;
+    const size_t c_bytes = PROOF_M * PROOF_N * sizeof *p->whole;
+    bool good = cudaMalloc((void **)&p->a, a_bytes) == cudaSuccess &&
+                cudaMalloc((void **)&p->a_size, a_bytes) == cudaSuccess &&
+                cudaMalloc((void **)&p->b, b_bytes) == cudaSuccess &&
+                cudaMalloc((void **)&p->b_size, b_bytes) == cudaSuccess;
+    float **const results[] = {&p->whole, &p->pieces, &p->exact, &p->size};
+    for (int i = 0; i < 4; i++) {
+        p->host[i] = (float *)malloc(c_bytes);
+        good = good && p->host[i] && cudaMalloc((void **)results[i], c_bytes) == cudaSuccess;
+    }
+    return good && upload_values(p->a, p->a_size, PROOF_M * PROOF_K, 1) &&
+           upload_values(p->b, p->b_size, PROOF_K * PROOF_N, 2);
+}
+
+/* The product in pieces of its rows: one, a few, a tile's, the rest. */
+static cublasStatus_t multiply_pieces(
+    const struct fast_path *path, const struct gemm_args *whole, float *to)
+{
+    static const int64_t ends[] = {8, 16, 80, 208, 720, PROOF_M};
+    const bool turned = whole->layout == GEMM_TN;
+    int64_t begin = 0;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; i < 6 && status == CUBLAS_STATUS_SUCCESS; begin = ends[i++]) {
+        struct gemm_args piece = *whole;
+        piece.m = ends[i] - begin;
+        piece.a = (const uint16_t *)whole->a + begin * (turned ? 1 : whole->lda);
+        piece.c = to + begin * whole->ldc;
+        status = multiply(path->handle, &path->algorithms[whole->layout], &piece, NULL);
+    }
+    return status;
+}
+
+/* Both sums add the same products: the exact one errs by at most k 2^-24 of their sizes' sum, the
+ * library's, whose additions may cut off instead of rounding, by k 2^-23; together below k 2^-22.
+ */
+static const char *judge(const struct proof *p)
+{
+    const float *whole = p->host[0], *pieces = p->host[1], *exact = p->host[2], *size = p->host[3];
+    for (int64_t i = 0; i < PROOF_M * PROOF_N; i++) {
+        if (f32_bits(whole[i]) != f32_bits(pieces[i]))
+            return "a row's bits depend on the other rows of the product";
+        if (!(fabsf(whole[i] - exact[i]) <= PROOF_K * 0x1p-22f * size[i]))
+            return "a product is outside its bound of the exact one";
+    }
+    return NULL;
+}
+
+/* NULL, or what is wrong with the algorithm that stands for the layout. */
+static const char *prove(
+    const struct fast_path *path, enum gemm_layout layout, const struct proof *p)
+{
+    float *const results[] = {p->whole, p->pieces, p->exact, p->size};
+    struct gemm_args args = proof_args(layout, p->a, p->b);
+    args.c = p->whole;
+    if (multiply(path->handle, &path->algorithms[layout], &args, NULL) != CUBLAS_STATUS_SUCCESS ||
+        multiply_pieces(path, &args, p->pieces) != CUBLAS_STATUS_SUCCESS)
+        return "cuBLASLt does not take a shape";
+    args.c = p->exact;
+    if (kernel_gemm.cuda(&args, NULL) != cudaSuccess)
+        return "the exact product failed";
+    args.c = p->size;
+    args.a = p->a_size;
+    args.b = p->b_size;
+    if (kernel_gemm.cuda(&args, NULL) != cudaSuccess)
+        return "the exact product failed";
+    for (int i = 0; i < 4; i++)
+        if (cudaMemcpy(p->host[i], results[i], PROOF_M * PROOF_N * sizeof(float),
+                cudaMemcpyDeviceToHost) != cudaSuccess)
+            return "the results cannot be read";
+    return judge(p);
+}
+
+/* ---- the choice ----------------------------------------------------------------------------- */
+
+/* What the library would choose for a large product without workspace or reduction of parts of k.
+ */
+static int candidates(
+    cublasLtHandle_t handle, enum gemm_layout layout, cublasLtMatmulHeuristicResult_t *results)
+{
+    struct gemm_args args = proof_args(layout, NULL, NULL);
+    args.m = args.n = args.k = args.lda = args.ldb = args.ldc = 4096;
+    struct described d;
+    cublasLtMatmulPreferenceOpaque_t preference;
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const uint64_t workspace_bytes = 0;
+    int found = 0;
+    if (describe(&args, &d) != CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatmulPreferenceInit(&preference) != CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatmulPreferenceSetAttribute(&preference,
+            CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+            sizeof reductions) != CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+            &workspace_bytes, sizeof workspace_bytes) != CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatmulAlgoGetHeuristic(handle, &d.product, &d.first, &d.second, &d.result,
+            &d.result, &preference, CANDIDATES, results, &found) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    return found;
+}
+
+static bool splits_k(const cublasLtMatmulAlgo_t *algorithm)
+{
+    int32_t parts = 0;
+    size_t written = 0;
+    return cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts,
+               sizeof parts, &written) != CUBLAS_STATUS_SUCCESS ||
+           parts > 1;
+}
+
+/* The first candidate that passes; NULL, or why none does. */
+static const char *choose(struct fast_path *path, enum gemm_layout layout, const struct proof *p)
+{
+    cublasLtMatmulHeuristicResult_t results[CANDIDATES];
+    const int found = candidates(path->handle, layout, results);
+    const char *reason = "cuBLASLt has no algorithm that leaves k whole";
+    for (int i = 0; i < found; i++) {
+        if (results[i].state != CUBLAS_STATUS_SUCCESS || splits_k(&results[i].algo))
+            continue;
+        path->algorithms[layout] = results[i].algo;
+        reason = prove(path, layout, p);
+        if (!reason)
+            return NULL;
+    }
+    return reason;
+}
+
+/* On the current GPU. */
+static const char *open_path(struct fast_path *path)
+{
+    struct proof p = {};
+    const char *reason = NULL;
+    if (!path->handle && cublasLtCreate(&path->handle) != CUBLAS_STATUS_SUCCESS)
+        return "cuBLASLt does not start";
+    if (!proof_open(&p))
+        reason = "no memory for the proof";
+    for (int layout = 0; layout < LAYOUTS && !reason; layout++)
+        reason = choose(path, (enum gemm_layout)layout, &p);
+    proof_free(&p);
+    return reason;
+}
+
+extern "C" int gemm_fast_open(char *error, int size)
+{
+    int gpus = 0;
+    path_is_on = false; /* the proof needs the exact products */
+    const char *reason = cudaGetDeviceCount(&gpus) == cudaSuccess ? NULL : "no GPU";
+    if (gpus > GPUS_MOST)
+        reason = "more GPUs than it was written for";
+    for (int gpu = 0; gpu < gpus && !reason; gpu++)
+        reason = cudaSetDevice(gpu) == cudaSuccess ? open_path(&paths[gpu]) : "a GPU is refused";
+    path_is_on = !reason;
+    if (reason)
+        snprintf(error, (size_t)size, "%s", reason);
+    return reason ? -1 : 0;
+}
+
+#else
+
+extern "C" int gemm_fast_open(char *error, int size)
+{
+    snprintf(error, (size_t)size, "this build has no cuBLASLt");
+    return -1;
+}
+
+extern "C" bool gemm_fast_takes(const struct gemm_args *)
+{
+    return false;
+}
+
+extern "C" int gemm_fast_cuda(const struct gemm_args *, void *)
+{
+    return cudaErrorNotSupported;
+}
+
+#endif

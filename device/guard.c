@@ -102,6 +102,7 @@ void guard_start(const char *program)
     if (pid > 0) {
         child = pid;
         prctl(PR_SET_PDEATHSIG, SIGTERM); /* the launcher's end */
+        prctl(PR_SET_NAME, "rank guard"); /* so that what is meant for ranks goes to them */
         _exit(await(program));
     }
     release_signals();

@@ -21,6 +21,7 @@
 #define LONGEST_BEAT_S 1.0
 #define SHORTEST_BEAT_S 0.02
 #define DEFAULT_TIMEOUT_S 60
+#define PAUSE_BEATS 4 /* a tick that is later than this says that the process was not running */
 /* After the launcher has told a process to end: how long the main process listens who else is
  * there, and when the others give up on it. Launchers kill after a second. */
 #define LISTEN_S 0.25
@@ -42,6 +43,7 @@ static struct heartbeat {
     double main_heard_s;
     char main_phase[96];
     double terminated_s; /* 0: not */
+    double ticked_s;     /* the last tick; 0: none */
 } beat = {
     .lock = PTHREAD_MUTEX_INITIALIZER, .timeout_s = DEFAULT_TIMEOUT_S, .beat_s = LONGEST_BEAT_S};
 
@@ -54,32 +56,53 @@ static void on_terminate(int number)
     terminated = 1;
 }
 
-bool heartbeat_start(void)
+/* The books for a number of ranks per process, and what makes that number known. */
+struct books {
+    int ranks_per_process;
+    void (*settle)(int ranks_per_process);
+    double *left_s;
+    struct watch_rank *ranks;
+};
+
+/* On the engine's thread, which alone reads the books: no tick comes between old and new. */
+static void take_books(void *context)
 {
-    struct sigaction action;
+    struct books *books = context;
     double now_s = timing_now_s();
-    double *left_s = calloc((size_t)launch_ranks_per_process(), sizeof *left_s);
-    struct watch_rank *ranks =
-        launch_is_main() ? calloc((size_t)launch_ranks(), sizeof *ranks) : NULL;
-    if (!left_s || (launch_is_main() && !ranks)) {
-        free(left_s);
-        free(ranks);
-        return false;
-    }
-    for (int r = 0; ranks && r < launch_ranks(); r++)
-        ranks[r].heard_s = now_s;
+    books->settle(books->ranks_per_process);
+    for (int r = 0; books->ranks && r < launch_ranks(); r++)
+        books->ranks[r].heard_s = now_s;
     pthread_mutex_lock(&beat.lock);
     free(beat.left_s);
     free(beat.ranks);
-    beat.left_s = left_s;
-    beat.ranks = ranks;
+    beat.left_s = books->left_s;
+    beat.ranks = books->ranks;
     beat.main_heard_s = now_s;
     pthread_mutex_unlock(&beat.lock);
+}
+
+static void catch_terminate(void)
+{
+    struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_terminate;
     action.sa_flags = (int)SA_RESETHAND | SA_RESTART; /* the second ends at once */
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
+}
+
+bool heartbeat_start(int ranks_per_process, void (*settle)(int ranks_per_process))
+{
+    size_t own = (size_t)ranks_per_process, all = own * (size_t)launch_processes();
+    struct books books = {ranks_per_process, settle, calloc(own, sizeof *books.left_s),
+        launch_is_main() ? calloc(all, sizeof *books.ranks) : NULL};
+    if (!books.left_s || (launch_is_main() && !books.ranks)) {
+        free(books.left_s);
+        free(books.ranks);
+        return false;
+    }
+    mpi_call(take_books, &books);
+    catch_terminate();
     return true;
 }
 
@@ -302,6 +325,18 @@ static void end_terminated(double now_s)
 
 /* ---- the engine's calls ---------------------------------------------------------------------- */
 
+/* Time in which this process did not run, as a whole, is nobody's silence. */
+static void forgive_pause(double now_s, double beat_s)
+{
+    double pause_s = beat.ticked_s > 0 ? now_s - beat.ticked_s : 0;
+    beat.ticked_s = now_s;
+    if (pause_s <= PAUSE_BEATS * beat_s)
+        return;
+    beat.main_heard_s += pause_s;
+    for (int r = 0; beat.ranks && r < launch_ranks(); r++)
+        beat.ranks[r].heard_s += pause_s;
+}
+
 static void on_tick(void)
 {
     double now_s = timing_now_s();
@@ -311,6 +346,7 @@ static void on_tick(void)
     pthread_mutex_unlock(&beat.lock);
     if (!started)
         return;
+    forgive_pause(now_s, beat_s);
     if (terminated && !(beat.terminated_s > 0))
         beat.terminated_s = now_s;
     send_beats(now_s);

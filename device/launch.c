@@ -154,6 +154,11 @@ static void keep_quiet(void)
     }
 }
 
+static void settle_ranks(int ranks_per_process)
+{
+    launch.per_process = ranks_per_process;
+}
+
 static int join(int expected, const char *variable)
 {
     char error[160];
@@ -169,7 +174,7 @@ static int join(int expected, const char *variable)
             "use its own mpirun, or build with MPICC=",
             expected, variable, job.library, job.processes);
     launch.started = true;
-    if (!heartbeat_start() || !find_places())
+    if (!heartbeat_start(1, settle_ranks) || !find_places())
         return refuse(launch.program, "no memory for %d processes", job.processes);
     guard_set_rank(launch.process, launch_host(launch.process));
     if (!launch_is_main())
@@ -218,11 +223,13 @@ void launch_gather(const void *mine, void *all, int64_t bytes)
 
 void launch_set_ranks_per_process(int ranks)
 {
-    launch.per_process = ranks;
-    if (launch.started)
-        guard_set_rank(launch.process * ranks, launch_host(launch.process * ranks));
-    if (launch.started && !heartbeat_start())
-        heartbeat_fatal(launch.process * ranks, "no memory for its ranks");
+    if (!launch.started || ranks == launch.per_process) {
+        launch.per_process = ranks;
+        return;
+    }
+    if (!heartbeat_start(ranks, settle_ranks))
+        heartbeat_fatal(launch.process * launch.per_process, "no memory for its ranks");
+    guard_set_rank(launch.process * ranks, launch_host(launch.process * ranks));
 }
 
 void launch_set_timeout(double timeout_s)

@@ -25,9 +25,9 @@ void processes_abort(int64_t group, const struct ranks_failure *failure);
 
 /* What mpi_start is to call. `program` is named in messages. */
 struct mpi_handlers heartbeat_handlers(const char *program);
-/* When the ranks' places are known. Also after the number of ranks per process has changed. False
- * when memory is short. */
-bool heartbeat_start(void);
+/* Begins, or begins anew with another number of ranks per process, which settle() makes known in
+ * between. False when memory is short. */
+bool heartbeat_start(int ranks_per_process, void (*settle)(int ranks_per_process));
 /* Before the processes part: no silence is an alarm any more. */
 void heartbeat_end(void);
 

@@ -459,6 +459,7 @@ int main(int argc, char **argv)
         return status;
     if (argc > 1)
         launch_set_ranks_per_process(atoi(argv[1]));
+    launch_agree(-1, argc, argv);
     if (launch_started()) {
         run_collectives(launch_ranks());
     } else {

@@ -4,6 +4,7 @@
 #include "ops/model_memory.h"
 #include <stdlib.h>
 #include "ops/model_parts.h"
+#include "ops/pipelined_memory.h"
 
 /* What the terms are made of. */
 struct sizes {
@@ -55,7 +56,7 @@ static int64_t expert_elements(const struct sizes *s)
 }
 
 /* The dispatch beside what its block keeps; scores before it, the router's backward after it. */
-static int64_t expert_bytes(const struct sizes *s, const int64_t *tokens_of)
+static int64_t expert_bytes(const struct sizes *s, const int64_t *tokens_of, bool balanced)
 {
     const struct layout_shape *layout = &s->shape->layout;
     int degree = layout->degree[LAYOUT_EXPERTS];
@@ -71,6 +72,8 @@ static int64_t expert_bytes(const struct sizes *s, const int64_t *tokens_of)
     int64_t bound = impl->bound_bytes
                         ? impl->bound_bytes(&shape, &s->options->moe, s->rank % degree, -1, true)
                         : 0;
+    if (balanced && impl == &moe_pipelined_llep)
+        bound = pipelined_balanced_bytes(&shape, &s->options->moe, s->rank % degree);
     int64_t routes = s->tokens * s->shape->topk, scores = s->tokens * layout->experts * 4;
     int64_t router =
         scores + routes * 4 + 3 * s->row + gradient_bytes(layout->experts * s->hidden, s->ranks);
@@ -154,6 +157,19 @@ static int add_parameters(struct model_budget *budget, const struct sizes *s)
     return status;
 }
 
+/* Those that stay, and the largest of those that take turns. */
+static int64_t all_terms(const struct model_budget *budget)
+{
+    int64_t sum = 0, largest = 0;
+    for (int i = 0; i < budget->count; i++) {
+        if (i < budget->count - budget->turns)
+            sum += budget->term[i].bytes;
+        else
+            largest = most(largest, budget->term[i].bytes);
+    }
+    return sum + largest;
+}
+
 int model_budget(struct model_budget *budget, const struct model_shape *shape,
     const struct model_options *options, int rank)
 {
@@ -175,18 +191,15 @@ int model_budget(struct model_budget *budget, const struct model_shape *shape,
     add(budget, "gradient of the norms", "4 (2 L + 1) H",
         gradient_bytes((2 * shape->layers + 1) * s.hidden, s.ranks), false);
     add(budget, "attention, or", "12 N H b + 12 N A + 8 H^2", attention_bytes(&s), true);
-    add(budget, "dispatch, or", "Eq. 1 and its experts", expert_bytes(&s, tokens_of), true);
+    add(budget, "dispatch, or", "Eq. 1 and its experts", expert_bytes(&s, tokens_of, false), true);
     add(budget, "vocabulary, or", "Eq. 2: a tile, dX, dW, ring", head_bytes(&s, tokens_of), true);
     add(budget, "embedding", "N H b + 8 V H", embedding_bytes(&s), true);
     budget->turns = 4;
-    int64_t largest = 0;
-    for (int i = 0; i < budget->count; i++) {
-        if (i < budget->count - budget->turns)
-            budget->device_bytes += budget->term[i].bytes;
-        else
-            largest = most(largest, budget->term[i].bytes);
-    }
-    budget->device_bytes += largest;
+    int64_t balanced = budget->term[budget->count - 3].bytes; /* of dispatch, by any routing */
+    budget->device_bytes = all_terms(budget);
+    budget->term[budget->count - 3].bytes = expert_bytes(&s, tokens_of, true);
+    budget->balanced_bytes = all_terms(budget);
+    budget->term[budget->count - 3].bytes = balanced;
     if (!options->dispatch->bound_bytes)
         budget->unbounded = options->dispatch->name;
     else if (!options->vocab->bound_bytes)

@@ -19,7 +19,8 @@ struct model_budget {
     int count;
     int turns; /* the last `turns` of them take turns: only the largest counts */
     int64_t device_bytes;
-    int64_t host_bytes; /* pinned */
+    int64_t balanced_bytes; /* device_bytes when routing is balanced; only of pipelined-llep */
+    int64_t host_bytes;     /* pinned */
     /* NULL, or the implementation that has no bound: the terms are then what is bounded. */
     const char *unbounded;
 };

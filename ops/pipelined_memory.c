@@ -86,6 +86,20 @@ int64_t pipelined_bound_bytes(const struct moe_shape *shape, const struct moe_op
     return live_set < 0 ? peaks.all_bytes : peaks.set_bytes[live_set];
 }
 
+int64_t pipelined_balanced_bytes(
+    const struct moe_shape *shape, const struct moe_options *options, int rank)
+{
+    int64_t chunks = moe_chunk_count(shape, options), tokens = shape->tokens[rank];
+    int64_t sent = shape->topk * moe_chunk_tokens_max(shape, chunks);
+    int64_t owned = moe_experts_per_rank(shape) * moe_expert_values(shape);
+    struct moe_phase phase = {{0}};
+    add_slots(&phase, shape, 2, sent, sent, true);
+    phase.set_bytes[LIVE_OUTPUT] = 2 * moe_rows_bytes(shape, tokens) + tokens * shape->topk * 4;
+    phase.set_bytes[LIVE_WORKSPACE] += index_bound(shape, chunks, rank);
+    phase.set_bytes[LIVE_GRADIENTS] = owned * 4;
+    return moe_phases_peaks(&phase, 1).all_bytes;
+}
+
 /* ---- with the realised plan -------------------------------------------------------------------
  */
 

@@ -12,6 +12,11 @@ struct moe_partition pipelined_partition(
 struct llep_options pipelined_planner(const struct moe_options *options);
 
 /* The functions of struct moe_impl. */
+/* The same when every rank receives what it sends and no expert is lent: what balanced routing
+ * needs. All live sets together. */
+int64_t pipelined_balanced_bytes(
+    const struct moe_shape *shape, const struct moe_options *options, int rank);
+
 int64_t pipelined_bound_bytes(const struct moe_shape *shape, const struct moe_options *options,
     int rank, int live_set, bool with_backward);
 int pipelined_expected_bytes(const struct moe_shape *shape, const struct moe_options *options,

@@ -101,6 +101,32 @@ static int read_tensor(struct reader *r, const char *name, const char *shape, co
     return add(r->list, name, count, decays ? ADAMW_DECAY : ADAMW_NO_DECAY) ? no_memory(r) : 0;
 }
 
+static const char *const width_names[MODEL_WIDTHS] = {
+    "layers", "hidden", "heads", "ffn", "experts", "topk", "vocab"};
+
+const char *model_width_name(enum model_width width)
+{
+    return width_names[width];
+}
+
+static int read_width(struct reader *r, const char *name, const char *number)
+{
+    int width = 0;
+    char *end;
+    errno = 0;
+    long long value = strtoll(number, &end, 10);
+    while (width < MODEL_WIDTHS && strcmp(width_names[width], name))
+        width++;
+    if (width == MODEL_WIDTHS)
+        return fail(r, name, "layers, hidden, heads, ffn, experts, topk or vocab");
+    if (errno || *end || end == number || value < 1 || value > INT32_MAX)
+        return fail(r, number, "a whole number of at least 1");
+    if (r->list->width[width])
+        return fail(r, name, "each width once");
+    r->list->width[width] = value;
+    return 0;
+}
+
 static int open_block(struct reader *r, const char *repeats, const char *name)
 {
     char *end;
@@ -152,7 +178,7 @@ static int close_block(struct reader *r)
 
 static int read_line(struct reader *r, char *line)
 {
-    const char *allowed = "NAME SHAPE decay|no-decay, repeat N NAME, or end";
+    const char *allowed = "NAME SHAPE decay|no-decay, width NAME NUMBER, repeat N NAME, or end";
     char *word[4] = {NULL};
     char *rest = NULL;
     int words = 0;
@@ -164,6 +190,8 @@ static int read_line(struct reader *r, char *line)
     }
     if (words == 0)
         return 0;
+    if (words == 3 && !strcmp(word[0], "width"))
+        return read_width(r, word[1], word[2]);
     if (words == 3 && !strcmp(word[0], "repeat"))
         return open_block(r, word[1], word[2]);
     if (words == 1 && !strcmp(word[0], "end"))

@@ -4,10 +4,24 @@
 #include <stdint.h>
 #include "ops/adamw_plan.h"
 
+/* What a file may say beside its tensors, as "width heads 64". */
+enum model_width {
+    MODEL_WIDTH_LAYERS,
+    MODEL_WIDTH_HIDDEN,
+    MODEL_WIDTH_HEADS,
+    MODEL_WIDTH_FFN,
+    MODEL_WIDTH_EXPERTS,
+    MODEL_WIDTH_TOPK,
+    MODEL_WIDTH_VOCAB,
+    MODEL_WIDTHS
+};
+const char *model_width_name(enum model_width width);
+
 struct model_list {
     int64_t tensors;
     struct adamw_tensor *tensor; /* owned, names too */
     int64_t params;
+    int64_t width[MODEL_WIDTHS]; /* 0 where the file does not say */
 };
 
 /* Reads a file, or, when `name` has neither a slash nor a file of that name beside it, NAME.txt of

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# The program plan: terms and verdicts at the papers' sizes, what would have to change, the baseline,
+# and what is refused.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+plan=${BUILDDIR:-build}/bin/plan
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+count=0
+
+# ok NAME STATUS: a TAP line; STATUS 0 is right.
+ok()
+{
+    count=$((count + 1))
+    if [ "$2" -eq 0 ]; then
+        echo "ok $count - $1"
+    else
+        echo "not ok $count - $1"
+        sed 's/^/# /' "$scratch/out" "$scratch/err"
+    fi
+}
+
+run()
+{
+    "$plan" "$@" >"$scratch/out" 2>"$scratch/err"
+}
+
+run --model e2e-667b --gpus 64 --context 1M --sequence-group 16 --chunk-budget 4096 \
+    --json "$scratch/r.jsonl"
+ok 'a launch of 667B at 1M on 64 ranks' $?
+grep -q 'guaranteed for any routing .* does not fit' "$scratch/out" &&
+    grep -q 'with balanced routing .* fits, ' "$scratch/out" &&
+    grep -q 'fits with --expert-group\|fits with no single change' "$scratch/out"
+ok 'two verdicts, and what would have to change' $?
+grep -q '"figures"' "$scratch/r.jsonl" && grep -q '"guaranteed_bytes"' "$scratch/r.jsonl"
+ok 'a record with every term' $?
+
+run --model e2e-667b --gpus 64 --context 128K --sequence-group 4,8
+[ "$(grep -c 'composed step' "$scratch/out")" -eq 2 ]
+ok 'a list of degrees is a plan each' $?
+
+run --model e2e-667b --gpus 64 --context 128K --baseline fsdp2 --baseline-degrees 8,2,2
+grep -q 'does not fit' "$scratch/out" && grep -q 'what breaks: logits' "$scratch/out"
+ok 'at published degrees the baseline breaks at 128K, and on what' $?
+
+# refused OPTION MESSAGE ARGUMENT...
+refused()
+{
+    local option=$1 message=$2
+    shift 2
+    run "$@"
+    [ $? -eq 2 ] && grep -q -- "option --$option: .*$message" "$scratch/err" && [ ! -s "$scratch/out" ]
+    ok "refused: $option: $message" $?
+}
+
+refused model 'allowed a readable file or one of' --model none
+refused profile 'none' --profile none
+refused sequence-group 'does not divide the 64 ranks' --sequence-group 24
+refused sequence-group 'does not divide the 64 attention heads' --gpus 128 --sequence-group 128
+refused vocab-group 'does not divide' --vocab-group 7
+refused baseline-degrees 'has no effect without --baseline' --baseline-degrees 8,2,2
+refused baseline-degrees 'EP,CP,TP' --baseline fsdp2 --baseline-degrees 8,3
+printf 'w 3x4 decay\nwidth hidden 4\nwidth hidden 5\n' >"$scratch/twice.txt"
+refused model 'twice.txt:3: got .hidden., allowed each width once' --model "$scratch/twice.txt"
+printf 'w 3x4 decay\n' >"$scratch/bare.txt"
+refused model "does not say 'width layers NUMBER'" --model "$scratch/bare.txt"
+
+echo "1..$count"

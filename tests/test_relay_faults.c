@@ -1,6 +1,6 @@
 /* Faults planted into the ring must be caught: a partition that visits a rank twice, a hop of
  * gradients or sums that is lost, buffers that are reused early. And however ranks and streams are
- * delayed, fifty rounds give the same bits.
+ * delayed, fifty rounds give the same bits, those of tutel and janus too.
  *
  * As in test_moe_faults the linker sends the calls named below through this file (--wrap), so the
  * schedules hold no hook; wrapped calls take no context, hence the state in `planted`. */
@@ -164,7 +164,7 @@ static const struct moe_shape shape = {.ranks = 4,
     .topk = 3,
     .dtype = DTYPE_F32,
     .activation = MOE_SWIGLU};
-static const struct moe_options options = {.hop_rows = 6};
+static const struct moe_options options = {.hop_rows = 6, .parts = 2, .credits = 2};
 
 static bool holds(const struct moe_impl *impl, char *why, int size)
 {
@@ -251,5 +251,7 @@ int main(void)
     caught(ONE_BYTE, batches, "expected", "one byte more in a buffer");
     delayed(experts);
     delayed(batches);
+    delayed(&moe_tutel);
+    delayed(&moe_janus);
     return tap_done();
 }

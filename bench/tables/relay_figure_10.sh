@@ -11,6 +11,7 @@ set -- --device sim:h100-64gb-4 "$@"
 layer='--hidden 2048 --ffn 768 --experts 128 --dtype bf16'
 run dispatch --impl alltoall,fastermoe,tutel,relay-expert --keep megatron $layer --ranks 8,64 --tokens 98304 --topk 16
 run dispatch --impl alltoall,relay-expert --keep megatron $layer --ranks 8,64 --tokens 98304 --topk 4,8
+run dispatch --impl alltoall,relay-expert --keep megatron $layer --ranks 16,32 --tokens 98304 --topk 16
 run dispatch --impl alltoall --keep megatron $layer --ranks 8 --tokens 61440 --topk 12,16
 run dispatch --impl relay-expert $layer --ranks 8 --tokens 175104 --topk 12,16
 
@@ -29,6 +30,9 @@ why of K4, K8 and K16; the paper's average is over other configurations too
 
 rows -
 topk,ranks,reduction
+16,8,-
+16,16,-
+16,32,-
 16,64,13.4
 8,64,-
 4,64,-
@@ -43,11 +47,21 @@ figure all-to-all's MoE peak | GiB | - | [alltoall : memory.tracked_peak_bytes] 
 rows -
 ranks,speed
 8,2.5
+16,-
+32,-
 64,5
 end
 name K16, EP={ranks}
 where ranks={ranks} tokens=98304 topk=16
 figure speed over all-to-all | | {speed} | [alltoall : time.median_s] / [relay-expert : time.median_s] | time 25
+
+rows -
+ranks
+8
+64
+end
+name K16, EP={ranks}
+where ranks={ranks} tokens=98304 topk=16
 figure MoE peak of FasterMoE over its own | | - | [fastermoe : memory.tracked_peak_bytes] / [relay-expert : memory.tracked_peak_bytes] | shown
 figure MoE peak of Tutel over its own | | - | [tutel : memory.tracked_peak_bytes] / [relay-expert : memory.tracked_peak_bytes] | shown
 

@@ -192,7 +192,7 @@ static const json_t *member(const json_t *record, const char *name)
 /* "pipelined-llep tokens=64K": what stands between spaces, all of it. */
 static bool selected(const json_t *record, const char *selectors)
 {
-    char text[TEMPLATE_BYTES], *rest = NULL;
+    char text[2 * TEMPLATE_BYTES], *rest = NULL;
     snprintf(text, sizeof text, "%s", selectors);
     for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
         char *equals = strchr(word, '=');

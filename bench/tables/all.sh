@@ -1,10 +1,12 @@
 #!/bin/sh
-# Every table and figure of the papers that has a script here, beside our figures of it.
+# Every table and figure of Paper A beside our figures of it, and where each schedule stops paying.
 #
-# Usage: bench/tables/all.sh [--device sim[:PROFILE]|cuda] [--csv] [--save FOLDER] [--from FOLDER]
+# Usage: bench/tables/all.sh [--relay] [--device sim[:PROFILE]|cuda] [--csv] [--save FOLDER]
+#                            [--from FOLDER]
 #
-# The options are those of the scripts, which run as many at a time as there are cores (one at a time
-# with --device cuda). Figure 2 plots Table 6 and has no lines of its own.
+# --relay adds RelayMoE's, which run on a profile of their own and take minutes. The other options are
+# those of the scripts, which run as many at a time as there are cores (one at a time with --device
+# cuda). Figure 2 plots Table 6 and has no lines of its own.
 #
 # Exit status: 0 all tables are printed and what shapes alone decide equals the printed digits; else the
 # highest of the scripts'.
@@ -14,9 +16,18 @@ tables='table_02 table_03_12 table_04_14 table_06 table_07 table_08 table_09 tab
     figure_05 figure_08 links relay_table_02 relay_figure_09 relay_figure_10 relay_figure_16 relay_figure_17
     relay_or_llep'
 jobs=$(nproc 2>/dev/null || echo 1)
-csv=''
-for word in "$@"; do
+csv='' count=$#
+while [ "$count" -gt 0 ]; do
+    word=$1 count=$((count - 1))
+    shift
     case $word in
+    --relay)
+        for table in "$here"/relay_*.sh; do
+            table=${table##*/}
+            tables="$tables ${table%.sh}"
+        done
+        continue
+        ;;
     --help)
         sed -n '2,/^[^#]/s/^#\( \|$\)//p' "$0"
         exit 0
@@ -24,6 +35,7 @@ for word in "$@"; do
     --csv) csv=yes ;;
     cuda | --device=cuda) jobs=1 ;;
     esac
+    set -- "$@" "$word"
 done
 folder=$(mktemp -d) || exit 3
 trap 'rm -rf "$folder"' EXIT

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # What the scripts of this folder share: their options, how they run programs, how records are joined.
 # Read by them with '.', never run.
 #

@@ -15,6 +15,7 @@ esac
 [ -r "$file" ] || table_fail 2 "profile $file cannot be read"
 
 # with_links NAME FACTOR KEY...: a profile whose rates of these keys are multiplied.
+# shellcheck disable=SC2154 # of common.sh
 with_links()
 {
     table_profile=$table_folder/$1-$2.conf

@@ -84,6 +84,11 @@ bool host_arena_open(struct host_arena *memory, int64_t limit_bytes)
     return false;
 }
 
+void host_arena_small_pages(struct host_arena *memory)
+{
+    madvise(memory->mapping, (size_t)memory->mapped_bytes, MADV_NOHUGEPAGE); /* not offered: fine */
+}
+
 void host_arena_close(struct host_arena *memory)
 {
     if (!memory->mapping)

@@ -22,6 +22,9 @@ bool host_arena_poisons(void);
 bool host_arena_open(struct host_arena *memory, int64_t limit_bytes);
 void host_arena_close(struct host_arena *memory);
 
+/* Touched memory comes in small pages from now on: for an arena that is touched here and there. */
+void host_arena_small_pages(struct host_arena *memory);
+
 /* As arena_take and arena_give. NULL when there is no room, or the system has no memory. */
 void *host_arena_take(struct host_arena *memory, int64_t bytes);
 void host_arena_give(struct host_arena *memory, void *block, int64_t bytes);

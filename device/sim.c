@@ -241,8 +241,10 @@ static enum dev_status sim_open(struct device *dev, char *error, int size)
     }
     take_limits(dev, config->profiles);
     if (arena_init(&sim->device, ADDRESSES_BEGIN, ADDRESSES_BYTES, 0) &&
-        host_arena_open(&sim->host, dev->host_memory.limit_bytes))
+        host_arena_open(&sim->host, dev->host_memory.limit_bytes)) {
+        host_arena_small_pages(&sim->host);
         return DEV_OK;
+    }
     sim_close(dev);
     snprintf(error, (size_t)size, "no address space for the arenas of rank %d; use fewer ranks",
         config->rank);

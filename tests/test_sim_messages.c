@@ -23,6 +23,7 @@ struct plan {
 struct outcome {
     const struct plan *plan;
     double took_s[RANKS];
+    struct comm_traffic traffic[RANKS];
 };
 
 /* A block of `bytes` that may be sent or received. */
@@ -170,10 +171,11 @@ static int run(struct rank *rank, void *context)
     double begin_s = dev_clock_s(rank->dev);
     outcome->plan->body(rank);
     outcome->took_s[rank->index] = dev_clock_s(rank->dev) - begin_s;
+    outcome->traffic[rank->index] = comm_traffic(rank->comm);
     return dev_sync(rank->dev) == DEV_OK ? 0 : -1;
 }
 
-static void check(const struct plan *plan, struct dev_pool *pool)
+static struct outcome check(const struct plan *plan, struct dev_pool *pool)
 {
     struct profile profile = sim_case_profile();
     struct ranks_failure failure = {.message = ""};
@@ -193,6 +195,18 @@ static void check(const struct plan *plan, struct dev_pool *pool)
             "rank %d took %.12g s, expected %.12g s", r, outcome.took_s[r], plan->expected_s[r]);
     }
     tap_ok(good, "%s", plan->name);
+    return outcome;
+}
+
+/* Bytes that leave their node are those that the network carries. */
+static void check_traffic(const struct outcome *outcome)
+{
+    bool good = true;
+    for (int r = 0; r < RANKS; r++) {
+        int64_t network_bytes = outcome->plan->body == ring && r % 2 ? 10000000 : 0;
+        good = good && outcome->traffic[r].network_bytes == network_bytes;
+    }
+    tap_ok(good, "%s: bytes over the network are counted", outcome->plan->name);
 }
 
 /* ---- refused --------------------------------------------------------------------------------- */
@@ -230,8 +244,11 @@ static void refusals(struct dev_pool *pool)
 int main(void)
 {
     struct dev_pool *pool = dev_pool_create(1);
-    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
-        check(&plans[i], pool);
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        struct outcome outcome = check(&plans[i], pool);
+        if (plans[i].body == ring || plans[i].body == both_ways)
+            check_traffic(&outcome);
+    }
     refusals(pool);
     dev_pool_free(pool);
     return tap_done();

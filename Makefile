@@ -38,7 +38,7 @@ endif
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SUFFIXES:
-.PHONY: all lib programs tests peers check check-full accept cuda emu bench-peers install deps format format-check
+.PHONY: all lib programs tests peers check check-full accept cuda gpu-tests emu bench-peers install deps format format-check
 .PHONY: showconfig reconfigure clean help FORCE
 all: programs
 
@@ -149,6 +149,10 @@ ifneq ($(findstring thread,$(SANITIZE)),)
 EMULATOR :=
 EMULATOR_LACKS := not under the thread sanitizer
 endif
+
+# For a machine with GPUs: the tests of the kernels and of the messages, and gpu_bars.
+GPU_TEST_SRC := $(wildcard tests/*.cu tests/cuda_*.c)
+GPU_TESTS := $(if $(CUDA_FOUND),$(patsubst tests/%,$(B)/gpu/%,$(basename $(GPU_TEST_SRC))))
 
 # The same with the emulator in the place of CUDA: every program, and the tests tests/cuda_*.c and
 # tests/cuda_*.cu, which check runs too where the emulator can be built.
@@ -281,6 +285,15 @@ $(B)/cuda/%.o: %.cu Makefile $(B)/config.mk
 		2>$(@:.o=.ptxas) || failed=1; \
 		grep -Ev '^ptxas info|bytes stack frame|^$$' $(@:.o=.ptxas) >&2; test -z "$$failed")
 
+$(GPU_TESTS): MORE_LIBS := $(CUDA_LIBS)
+$(B)/gpu/%: $(B)/cuda/tests/%.o $(CUDA_PART) $(SUPPORT) $(LIB)
+	@mkdir -p $(@D)
+	$(call run,link,$@,$(LINK))
+$(patsubst tests/%.c,$(B)/gpu/%,$(filter %.c,$(GPU_TEST_SRC))): \
+$(B)/gpu/%: $(B)/obj/tests/%.o $(CUDA_PART) $(SUPPORT) $(LIB)
+	@mkdir -p $(@D)
+	$(call run,link,$@,$(LINK))
+
 # ---- the emulator ------------------------------------------------------------------------------------
 
 $(eval $(call record,$(B)/emu/flags,$$(CXX) $$(CPPFLAGS) $$(CXXFLAGS) $$(EMU_KERNEL_FLAGS) $$(LDFLAGS)))
@@ -338,6 +351,9 @@ check-full: programs tests $(SLOW_TESTS) $(if $(NVCC_FOUND),$(CUDA_OBJ))
 accept: programs
 	BUILDDIR='$(B)' bench/accepted_cases.sh results/accepted
 	@git diff --stat -- results/accepted 2>/dev/null || true
+
+gpu-tests: $(GPU_TESTS)
+	@$(if $(CUDA_FOUND),,echo 'gpu-tests: CUDA is not built here (make showconfig)' >&2; exit 1)
 
 cuda: $(CUDA_OBJ)
 	@$(if $(NVCC_FOUND),,echo 'cuda: nvcc not found (make showconfig)' >&2; exit 1)
@@ -397,6 +413,7 @@ help:
 #   check-full    all tests; an hour and more
 #   accept        writes results/accepted anew: the peaks, counts and bits that check demands
 #   cuda          compiles the CUDA sources
+#   gpu-tests     tests for a machine with GPUs, in BUILDDIR/gpu; bench/gpu_check.sh runs them
 #   emu           the programs with the CUDA sources compiled for the CPU, in BUILDDIR/emu/bin
 #   bench-peers   measures our kernels against other libraries', with a pass or fail per bar
 #   lib           the static library alone

@@ -6,13 +6,16 @@
 # `make accept` writes results/accepted with it; tests/accepted.t compares a fresh run with that
 # folder. Threads are given, since their number is a part of a case's configuration.
 #
-# Usage: bench/accepted_cases.sh DIR     (BUILDDIR names the build folder; default build)
+# On a GPU, which must give the same bytes, the small cases alone are run.
+#
+# Usage: bench/accepted_cases.sh DIR [cpu|cuda]   (BUILDDIR names the build folder; default build)
 # Exit status: 0 all cases ran and DIR/*.jsonl are written, 1 a case failed its check, 3 something is
 # missing or cannot be written.
 set -u
 cd "$(dirname "$0")/.." || exit 3
 bin=${BUILDDIR:-build}/bin
-out=${1:?usage: bench/accepted_cases.sh DIR}
+out=${1:?usage: bench/accepted_cases.sh DIR [cpu|cuda]}
+device=${2:-cpu}
 work=$(mktemp -d) || exit 3
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -34,7 +37,7 @@ small()
 {
     file=$1 program=$2
     shift 2
-    cases "$file" "$program" --device cpu --threads 2 --iters 1 --warmup 0 --check reference "$@"
+    cases "$file" "$program" --device "$device" --threads 2 --iters 1 --warmup 0 --check reference "$@"
 }
 
 small cpu-vocab vocab --impl all --ranks 1,4 --tokens 24 --hidden 32 --vocab 2050 \
@@ -53,6 +56,18 @@ small cpu-checkpoint checkpoint --impl all --layers 6 --ranks 2 --tokens 40 --hi
 
 small cpu-optimizer optimizer --impl all --ranks 1,2 --params 30000 --bucket 4K --slots 1,2,3 \
     --gradients host-f32,device-bf16 --clip 1
+
+# Leaves what is kept of the records in DIR, and ends.
+keep()
+{
+    mkdir -p "$out" || exit 3
+    for file in "$work"/*.jsonl; do
+        "$bin/archive" --part exact --out "$out/$(basename "$file")" "$file" || exit 3
+    done
+    exit "$status"
+}
+
+[ "$device" = cpu ] || keep
 
 # simulated FILE PROGRAM OPTION...: at the papers' shapes.
 simulated()
@@ -80,8 +95,4 @@ cases plan-checkpoint checkpoint --plan --impl all --threads 2 --layers 47 --tok
 cases plan-optimizer optimizer --plan --impl offload-stream --threads 2 --model gpt-oss-20b \
     --world 8 --whole-tensors --slots 2,3 --bucket 100e6,150e6,200e6,250e6
 
-mkdir -p "$out" || exit 3
-for file in "$work"/*.jsonl; do
-    "$bin/archive" --part exact --out "$out/$(basename "$file")" "$file" || exit 3
-done
-exit "$status"
+keep

@@ -10,7 +10,7 @@
  * Exit status: 0 both equal, 1 a hash differs, 3 no device or an error of the device. */
 #include <cstdio>
 #include <cstdlib>
-#include <cuda_runtime.h>
+#include "kernels/launch.cuh"
 #include "tests/arith_hash.h"
 
 enum function { FUNCTION_EXP, FUNCTION_LOG };
@@ -41,9 +41,10 @@ static int hash_blocks(enum function function, int64_t first_block, float *devic
     float *results, uint64_t *block_hashes)
 {
     const int threads = 256;
-    evaluate<<<(unsigned)(RESULTS_AT_ONCE / threads), threads>>>(
-        function, (uint32_t)(first_block * ARITH_BLOCK), device_results);
-    if (check(cudaGetLastError(), "launch") ||
+    const uint32_t first = (uint32_t)(first_block * ARITH_BLOCK);
+    if (check(launch(evaluate, dim3((unsigned)(RESULTS_AT_ONCE / threads)), dim3(threads), 0, NULL,
+                  function, first, device_results),
+            "launch") ||
         check(cudaMemcpy(results, device_results, RESULTS_AT_ONCE * sizeof *results,
                   cudaMemcpyDeviceToHost),
             "cudaMemcpy"))

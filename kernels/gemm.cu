@@ -15,7 +15,7 @@ static __global__ void __launch_bounds__(tile_threads(EDGE), tile_blocks(EDGE))
     const auto a = make_operand<A_ALONG>(args.a, args.a_type, args.m, args.lda);
     const auto b = make_operand<B_ALONG>(args.b, args.b_type, args.n, args.ldb);
     const struct gemm_result result = {args.c, DTYPE_F32, args.m, args.n, args.ldc};
-    make_tile(&slabs, args.init, a, b, args.k, result);
+    make_tile<exact_tiles<EDGE>>(&slabs, args.init, a, b, args.k, result);
 }
 
 template <int EDGE> static int launch_tiles(const struct gemm_args *args, void *stream)

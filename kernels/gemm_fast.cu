@@ -2,6 +2,7 @@
 #include "kernels/elements.cuh"
 extern "C" {
 #include "kernels/gemm_fast.h"
+#include "kernels/moe.h"
 }
 #ifdef HAVE_CUBLASLT
 #include <cublasLt.h>
@@ -18,6 +19,11 @@ struct fast_path {
  * nothing but its arguments and its stream, so there is no context that could hold it. */
 static struct fast_path paths[GPUS_MOST];
 static bool path_is_on;
+
+extern "C" bool gemm_fast_is_on(void)
+{
+    return path_is_on;
+}
 
 extern "C" bool gemm_fast_takes(const struct gemm_args *args)
 {
@@ -97,7 +103,8 @@ struct proof {
     uint16_t *a, *b;           /* operands */
     uint16_t *a_size, *b_size; /* their absolute values */
     float *whole, *pieces, *exact, *size;
-    float *host[4]; /* of the last four; owned, like all */
+    struct expert_group *groups; /* the pieces', then one of all rows and one of all k */
+    float *host[4];              /* of the last four; owned, like all */
 };
 
 static struct gemm_args proof_args(enum gemm_layout layout, const uint16_t *a, const uint16_t *b)
@@ -120,7 +127,7 @@ static struct gemm_args proof_args(enum gemm_layout layout, const uint16_t *a, c
 static void proof_free(struct proof *p)
 {
     void *const blocks[] = {
-        p->a, p->b, p->a_size, p->b_size, p->whole, p->pieces, p->exact, p->size};
+        p->a, p->b, p->a_size, p->b_size, p->whole, p->pieces, p->exact, p->size, p->groups};
     for (void *block : blocks)
         cudaFree(block);
     for (float *values : p->host)
@@ -163,15 +170,17 @@ static bool proof_open(struct proof *p)
            upload_values(p->b, p->b_size, PROOF_K * PROOF_N, 2);
 }
 
-/* The product in pieces of its rows: one, a few, a tile's, the rest. */
+/* Where pieces of the product's rows end: a few, a tile's, the rest. */
+enum { PIECES = 6 };
+static const int64_t ends[PIECES] = {8, 16, 80, 208, 720, PROOF_M};
+
 static cublasStatus_t multiply_pieces(
     const struct fast_path *path, const struct gemm_args *whole, float *to)
 {
-    static const int64_t ends[] = {8, 16, 80, 208, 720, PROOF_M};
     const bool turned = whole->layout == GEMM_TN;
     int64_t begin = 0;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    for (int i = 0; i < 6 && status == CUBLAS_STATUS_SUCCESS; begin = ends[i++]) {
+    for (int i = 0; i < PIECES && status == CUBLAS_STATUS_SUCCESS; begin = ends[i++]) {
         struct gemm_args piece = *whole;
         piece.m = ends[i] - begin;
         piece.a = (const uint16_t *)whole->a + begin * (turned ? 1 : whole->lda);
@@ -179,6 +188,19 @@ static cublasStatus_t multiply_pieces(
         status = multiply(path->handle, &path->algorithms[whole->layout], &piece, NULL);
     }
     return status;
+}
+
+static bool upload_groups(struct proof *p)
+{
+    struct expert_group groups[PIECES + 2] = {};
+    for (int i = 0; i < PIECES; i++) {
+        groups[i].first = i ? ends[i - 1] : 0;
+        groups[i].rows = ends[i] - groups[i].first;
+    }
+    groups[PIECES].rows = PROOF_M;
+    groups[PIECES + 1].rows = PROOF_K;
+    return cudaMalloc((void **)&p->groups, sizeof groups) == cudaSuccess &&
+           cudaMemcpy(p->groups, groups, sizeof groups, cudaMemcpyHostToDevice) == cudaSuccess;
 }
 
 /* Both sums add the same products: the exact one errs by at most k 2^-24 of their sizes' sum, the
@@ -257,6 +279,55 @@ static bool splits_k(const cublasLtMatmulAlgo_t *algorithm)
            parts > 1;
 }
 
+/* The experts' product of the layout in these groups. */
+static int multiply_groups(enum gemm_layout layout, const struct proof *p,
+    const struct expert_group *groups, int64_t count, float *to)
+{
+    if (layout == GEMM_TN) {
+        struct expert_gradient_args args = {};
+        args.groups = groups;
+        args.group_count = count;
+        args.rows = PROOF_K;
+        args.m = PROOF_M;
+        args.n = PROOF_N;
+        args.type = DTYPE_BF16;
+        args.a = p->a;
+        args.b = p->b;
+        args.owned = to;
+        args.owned_count = 1;
+        return expert_gradient_fast_cuda(&args, NULL);
+    }
+    struct expert_matmul_args args = {};
+    args.groups = groups;
+    args.group_count = count;
+    args.rows = PROOF_M;
+    args.n = PROOF_N;
+    args.k = PROOF_K;
+    args.layout = layout;
+    args.type = DTYPE_BF16;
+    args.out_type = DTYPE_F32;
+    args.a = p->a;
+    args.weights.owned = p->b;
+    args.weights.owned_count = 1;
+    args.out = to;
+    return expert_matmul_fast_cuda(&args, NULL);
+}
+
+/* The experts' kernels likewise, after prove(); a gradient's rows are its k, which is not cut. */
+static const char *prove_experts(enum gemm_layout layout, const struct proof *p)
+{
+    const bool turned = layout == GEMM_TN;
+    const struct expert_group *whole = p->groups + PIECES + (turned ? 1 : 0);
+    const size_t bytes = PROOF_M * PROOF_N * sizeof(float);
+    if (multiply_groups(layout, p, whole, 1, p->whole) ||
+        multiply_groups(layout, p, turned ? whole : p->groups, turned ? 1 : PIECES, p->pieces))
+        return "an expert product failed";
+    if (cudaMemcpy(p->host[0], p->whole, bytes, cudaMemcpyDeviceToHost) != cudaSuccess ||
+        cudaMemcpy(p->host[1], p->pieces, bytes, cudaMemcpyDeviceToHost) != cudaSuccess)
+        return "the results cannot be read";
+    return judge(p);
+}
+
 /* The first candidate that passes; NULL, or why none does. */
 static const char *choose(struct fast_path *path, enum gemm_layout layout, const struct proof *p)
 {
@@ -281,10 +352,13 @@ static const char *open_path(struct fast_path *path)
     const char *reason = NULL;
     if (!path->handle && cublasLtCreate(&path->handle) != CUBLAS_STATUS_SUCCESS)
         return "cuBLASLt does not start";
-    if (!proof_open(&p))
+    if (!proof_open(&p) || !upload_groups(&p))
         reason = "no memory for the proof";
-    for (int layout = 0; layout < LAYOUTS && !reason; layout++)
+    for (int layout = 0; layout < LAYOUTS && !reason; layout++) {
         reason = choose(path, (enum gemm_layout)layout, &p);
+        if (!reason)
+            reason = prove_experts((enum gemm_layout)layout, &p);
+    }
     proof_free(&p);
     return reason;
 }
@@ -310,6 +384,11 @@ extern "C" int gemm_fast_open(char *error, int size)
 {
     snprintf(error, (size_t)size, "this build has no cuBLASLt");
     return -1;
+}
+
+extern "C" bool gemm_fast_is_on(void)
+{
+    return false;
 }
 
 extern "C" bool gemm_fast_takes(const struct gemm_args *)

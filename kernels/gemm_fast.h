@@ -18,8 +18,17 @@ enum gemm_path { GEMM_PATH_EXACT, GEMM_PATH_FAST };
  * is on. Before any rank starts. 0, or -1 with the reason, and the path stays off. */
 int gemm_fast_open(char *error, int size);
 
+/* Whether it is on. */
+bool gemm_fast_is_on(void);
+
 /* Whether gemm() makes this product on the fast path. */
 bool gemm_fast_takes(const struct gemm_args *args);
 
 /* Enqueues it; the current GPU's. 0, or a cudaError_t. */
 int gemm_fast_cuda(const struct gemm_args *args, void *cuda_stream);
+
+/* The experts' products of BF16 operands on tensor cores, by kernels of our own, since only the
+ * device knows the groups: kernels of expert_matmul and expert_gradient (kernels/moe.h) while the
+ * path is on, and for their tests. */
+int expert_matmul_fast_cuda(const void *args, void *cuda_stream);
+int expert_gradient_fast_cuda(const void *args, void *cuda_stream);

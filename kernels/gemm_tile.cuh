@@ -399,13 +399,20 @@ __device__ inline void put_result(
     });
 }
 
+/* What a kernel is made of: these tiles, or those of kernels/tensor_tile.cuh. */
+template <int EDGE> struct exact_tiles {
+    using slabs = struct gemm_slabs<EDGE>;
+    using sums = struct gemm_sums<EDGE>;
+    enum { edge = EDGE, threads = tile_threads(EDGE), blocks = tile_blocks(EDGE) };
+};
+
 /* The whole of a tile under `init`: its start, one chain, its end. */
-template <int EDGE, bool A_ALONG, bool B_ALONG>
-__device__ inline void make_tile(struct gemm_slabs<EDGE> *slabs, enum gemm_init init,
+template <class Tiles, bool A_ALONG, bool B_ALONG>
+__device__ inline void make_tile(typename Tiles::slabs *slabs, enum gemm_init init,
     const gemm_operand<A_ALONG> &a, const gemm_operand<B_ALONG> &b, int64_t k,
     const struct gemm_result &result)
 {
-    struct gemm_sums<EDGE> sums;
+    typename Tiles::sums sums;
     start_sums(&sums);
     if (init == GEMM_CHAIN)
         take_result(&sums, result, slabs->tile);

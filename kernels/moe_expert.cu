@@ -4,8 +4,9 @@
  * The groups are in device memory, and how many rows each has the host does not know. A launch
  * therefore has as many blocks as any groups of so many rows could need, each block finds its tile
  * by walking along the groups, and those that find none end at once. */
-#include "kernels/gemm_tile.cuh"
+#include "kernels/tensor_tile.cuh"
 extern "C" {
+#include "kernels/gemm_fast.h"
 #include "kernels/moe.h"
 }
 
@@ -41,10 +42,9 @@ static __device__ struct gemm_tile find_tile(
 }
 
 /* Continues a tile's chains over one pair of operands. */
-template <int EDGE, bool TURNED>
-static __device__ void add_pair(struct gemm_slabs<EDGE> *slabs,
-    const struct expert_matmul_args &args, const void *rows, const struct expert_matrices &matrices,
-    struct gemm_sums<EDGE> *sums)
+template <class Tiles, bool TURNED>
+static __device__ void add_pair(typename Tiles::slabs *slabs, const struct expert_matmul_args &args,
+    const void *rows, const struct expert_matrices &matrices, typename Tiles::sums *sums)
 {
     const int64_t element_bytes = dtype_bytes(args.type);
     const struct expert_group *group = &args.groups[slabs->tile.product];
@@ -56,35 +56,43 @@ static __device__ void add_pair(struct gemm_slabs<EDGE> *slabs,
 }
 
 /* TURNED: the matrices are stored [n, k]. */
-template <int EDGE, bool TURNED>
-static __global__ void __launch_bounds__(tile_threads(EDGE), tile_blocks(EDGE))
+template <class Tiles, bool TURNED>
+static __global__ void __launch_bounds__(Tiles::threads, Tiles::blocks)
     expert_matmul_kernel(const struct expert_matmul_args args, const int row_tiles)
 {
-    SHARED(struct gemm_slabs<EDGE>, slabs);
+    SHARED(typename Tiles::slabs, slabs);
     if (threadIdx.x == 0)
-        slabs.tile = find_tile<EDGE>(args, (int)blockIdx.x, row_tiles);
+        slabs.tile = find_tile<Tiles::edge>(args, (int)blockIdx.x, row_tiles);
     __syncthreads();
     if (slabs.tile.product < 0)
         return;
-    struct gemm_sums<EDGE> sums;
+    typename Tiles::sums sums;
     start_sums(&sums);
-    add_pair<EDGE, TURNED>(&slabs, args, args.a, args.weights, &sums);
+    add_pair<Tiles, TURNED>(&slabs, args, args.a, args.weights, &sums);
     if (args.a_then)
-        add_pair<EDGE, TURNED>(&slabs, args, args.a_then, args.weights_then, &sums);
+        add_pair<Tiles, TURNED>(&slabs, args, args.a_then, args.weights_then, &sums);
     const struct expert_group *group = &args.groups[slabs.tile.product];
     void *to = (char *)args.out + group->first * args.n * dtype_bytes(args.out_type);
     const struct gemm_result result = {to, args.out_type, group->rows, args.n, args.n};
     put_result(&sums, result, slabs.tile, false);
 }
 
-template <int EDGE> static int launch_matmul(const struct expert_matmul_args *args, void *stream)
+template <class Tiles> static int launch_matmul(const struct expert_matmul_args *args, void *stream)
 {
-    const int64_t row_tiles = most_row_tiles(args, EDGE);
-    const int64_t tiles = row_tiles * parts_of(args->n, EDGE);
-    const auto kernel = args->layout == GEMM_NT ? expert_matmul_kernel<EDGE, true>
-                                                : expert_matmul_kernel<EDGE, false>;
-    return launch(kernel, dim3((unsigned)tiles), dim3(tile_threads(EDGE)), 0, (cudaStream_t)stream,
+    const int64_t row_tiles = most_row_tiles(args, Tiles::edge);
+    const int64_t tiles = row_tiles * parts_of(args->n, Tiles::edge);
+    const auto kernel = args->layout == GEMM_NT ? expert_matmul_kernel<Tiles, true>
+                                                : expert_matmul_kernel<Tiles, false>;
+    return launch(kernel, dim3((unsigned)tiles), dim3(Tiles::threads), 0, (cudaStream_t)stream,
         *args, (int)row_tiles);
+}
+
+extern "C" int expert_matmul_fast_cuda(const void *launched, void *stream)
+{
+    const struct expert_matmul_args *args = (const struct expert_matmul_args *)launched;
+    if (args->rows <= 0 || args->group_count <= 0 || args->n <= 0)
+        return cudaSuccess;
+    return launch_matmul<tensor_tiles>(args, stream);
 }
 
 /* Large tiles where the groups fill them on the average, and there are enough. */
@@ -93,20 +101,21 @@ extern "C" int expert_matmul_cuda(const void *launched, void *stream)
     const struct expert_matmul_args *args = (const struct expert_matmul_args *)launched;
     if (args->rows <= 0 || args->group_count <= 0 || args->n <= 0)
         return cudaSuccess;
+    if (gemm_fast_is_on() && args->type == DTYPE_BF16)
+        return expert_matmul_fast_cuda(launched, stream);
     const int64_t large_tiles = args->rows / LARGE_EDGE * parts_of(args->n, LARGE_EDGE);
     if (args->rows < args->group_count * LARGE_EDGE || large_tiles < FEW_TILES)
-        return launch_matmul<SMALL_EDGE>(args, stream);
-    return launch_matmul<LARGE_EDGE>(args, stream);
+        return launch_matmul<exact_tiles<SMALL_EDGE>>(args, stream);
+    return launch_matmul<exact_tiles<LARGE_EDGE>>(args, stream);
 }
 
 /* ---- expert gradient ------------------------------------------------------------------------- */
 
-template <int EDGE>
-static __global__ void __launch_bounds__(tile_threads(EDGE), tile_blocks(EDGE))
-    expert_gradient_kernel(
-        const struct expert_gradient_args args, const int row_tiles, const int group_tiles)
+template <class Tiles>
+static __global__ void __launch_bounds__(Tiles::threads, Tiles::blocks) expert_gradient_kernel(
+    const struct expert_gradient_args args, const int row_tiles, const int group_tiles)
 {
-    SHARED(struct gemm_slabs<EDGE>, slabs);
+    SHARED(typename Tiles::slabs, slabs);
     const int number = (int)blockIdx.x, tile = number % group_tiles;
     if (threadIdx.x == 0)
         slabs.tile = {tile % row_tiles, tile / row_tiles, number / group_tiles};
@@ -121,16 +130,24 @@ static __global__ void __launch_bounds__(tile_threads(EDGE), tile_blocks(EDGE))
     const auto a = make_operand<false>(a_rows, args.type, args.m, args.m);
     const auto b = make_operand<false>(b_rows, args.type, args.n, args.n);
     const struct gemm_result result = {gradient, DTYPE_F32, args.m, args.n, args.n};
-    make_tile(&slabs, (enum gemm_init)group->init, a, b, group->rows, result);
+    make_tile<Tiles>(&slabs, (enum gemm_init)group->init, a, b, group->rows, result);
 }
 
-template <int EDGE>
+template <class Tiles>
 static int launch_gradient(const struct expert_gradient_args *args, void *stream)
 {
-    const int64_t row_tiles = parts_of(args->m, EDGE);
-    const int64_t group_tiles = row_tiles * parts_of(args->n, EDGE);
-    return launch(expert_gradient_kernel<EDGE>, dim3((unsigned)(args->group_count * group_tiles)),
-        dim3(tile_threads(EDGE)), 0, (cudaStream_t)stream, *args, (int)row_tiles, (int)group_tiles);
+    const int64_t row_tiles = parts_of(args->m, Tiles::edge);
+    const int64_t group_tiles = row_tiles * parts_of(args->n, Tiles::edge);
+    return launch(expert_gradient_kernel<Tiles>, dim3((unsigned)(args->group_count * group_tiles)),
+        dim3(Tiles::threads), 0, (cudaStream_t)stream, *args, (int)row_tiles, (int)group_tiles);
+}
+
+extern "C" int expert_gradient_fast_cuda(const void *launched, void *stream)
+{
+    const struct expert_gradient_args *args = (const struct expert_gradient_args *)launched;
+    if (args->group_count <= 0 || args->m <= 0 || args->n <= 0)
+        return cudaSuccess;
+    return launch_gradient<tensor_tiles>(args, stream);
 }
 
 extern "C" int expert_gradient_cuda(const void *launched, void *stream)
@@ -138,8 +155,10 @@ extern "C" int expert_gradient_cuda(const void *launched, void *stream)
     const struct expert_gradient_args *args = (const struct expert_gradient_args *)launched;
     if (args->group_count <= 0 || args->m <= 0 || args->n <= 0)
         return cudaSuccess;
+    if (gemm_fast_is_on() && args->type == DTYPE_BF16)
+        return expert_gradient_fast_cuda(launched, stream);
     const int64_t large_tiles = parts_of(args->m, LARGE_EDGE) * parts_of(args->n, LARGE_EDGE);
     if (args->group_count * large_tiles < FEW_TILES)
-        return launch_gradient<SMALL_EDGE>(args, stream);
-    return launch_gradient<LARGE_EDGE>(args, stream);
+        return launch_gradient<exact_tiles<SMALL_EDGE>>(args, stream);
+    return launch_gradient<exact_tiles<LARGE_EDGE>>(args, stream);
 }

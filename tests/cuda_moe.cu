@@ -2,6 +2,7 @@
  * both tile sizes, lent matrices, empty slots, all types, in place and apart, aligned and not. */
 #include "tests/cuda_case.cuh"
 extern "C" {
+#include "kernels/gemm_fast.h"
 #include "kernels/moe.h"
 }
 
@@ -87,10 +88,33 @@ static void add_matrices(struct cuda_case *c, struct expert_matrices *m, enum dt
     m->lent_count = MATRICES - OWNED;
 }
 
+/* The kernels of the fast path stand beside the CPU's exact ones: with small whole numbers no sum
+ * is rounded, and every order gives the same bits. */
+static struct kernel beside(const struct kernel *exact, int (*fast)(const void *, void *))
+{
+    struct kernel kernel = *exact;
+    kernel.cuda = fast;
+    return kernel;
+}
+
+static void make_whole(struct cuda_case *c)
+{
+    for (int i = 0; i < c->array_count; i++) {
+        const struct case_array *array = &c->arrays[i];
+        for (int64_t at = 0; at < array->bytes / element_bytes_of(array->content); at++) {
+            const float value = (float)(mixed((uint32_t)(i * 1000003 + at)) % 7) - 3.0f;
+            if (array->content == CONTENT_F32)
+                ((float *)array->host)[at] = value;
+            else if (array->content == CONTENT_BF16)
+                ((uint16_t *)array->host)[at] = f32_to_bf16(value);
+        }
+    }
+}
+
 struct matmul_way {
     enum gemm_layout layout;
     enum dtype type, out_type;
-    bool then;
+    bool then, fast;
     int skew;
 };
 
@@ -99,7 +123,8 @@ static int64_t matmul_faults(
 {
     struct expert_group list[GROUPS_MOST];
     struct expert_matmul_args args;
-    struct cuda_case c = begin_case(&kernel_expert_matmul, &args, w.skew);
+    const struct kernel fast = beside(&kernel_expert_matmul, expert_matmul_fast_cuda);
+    struct cuda_case c = begin_case(w.fast ? &fast : &kernel_expert_matmul, &args, w.skew);
     args.group_count = groups;
     args.rows = make_groups(list, group_rows, groups);
     args.n = n;
@@ -114,6 +139,8 @@ static int64_t matmul_faults(
         point(&c, &args.a_then, add_typed(&c, w.type, args.rows * k, 3, 0));
     add_matrices(&c, &args.weights_then, w.type, n * k, 4);
     point(&c, &args.out, add_typed(&c, w.out_type, args.rows * n, 5, 0));
+    if (w.fast)
+        make_whole(&c);
     return run_case(&c);
 }
 
@@ -124,6 +151,7 @@ static struct matmul_way numbered(int number)
     w.type = (enum dtype)(number >> 1 & 1);
     w.out_type = (enum dtype)(number >> 2 & 1);
     w.then = number >> 3 & 1;
+    w.fast = false;
     w.skew = number % 5 == 4;
     return w;
 }
@@ -145,12 +173,13 @@ static void test_matmul(void)
     tap_ok(!large, "expert products in large tiles");
 }
 
-static int64_t gradient_faults(
-    const int64_t *group_rows, int groups, int64_t m, int64_t n, enum dtype type, int turn)
+static int64_t gradient_faults(const int64_t *group_rows, int groups, int64_t m, int64_t n,
+    enum dtype type, int turn, bool fast = false)
 {
     struct expert_group list[GROUPS_MOST];
     struct expert_gradient_args args;
-    struct cuda_case c = begin_case(&kernel_expert_gradient, &args, turn == 2);
+    const struct kernel quick = beside(&kernel_expert_gradient, expert_gradient_fast_cuda);
+    struct cuda_case c = begin_case(fast ? &quick : &kernel_expert_gradient, &args, turn == 2);
     args.group_count = groups;
     args.rows = make_groups(list, group_rows, groups);
     for (int i = 0; i < groups; i++) /* all three starts in one launch; an empty group is fresh */
@@ -166,6 +195,8 @@ static int64_t gradient_faults(
     const int gradients = add_typed(&c, DTYPE_F32, MATRICES * m * n, 3, 50);
     point(&c, &args.owned, gradients);
     point_at(&c, &args.lent, gradients, OWNED * m * n);
+    if (fast)
+        make_whole(&c);
     return run_case(&c);
 }
 
@@ -180,6 +211,26 @@ static void test_gradient(void)
                 few_rows, GROUPS_MOST, sizes[s][0], sizes[s][1], (enum dtype)(way & 1), way / 2);
     tap_ok(!faults, "weight gradients: fresh, chained and added");
     tap_ok(!gradient_faults(rows, 3, 400, 1400, DTYPE_BF16, 0), "weight gradients in large tiles");
+}
+
+static void test_fast(void)
+{
+    static const int64_t sizes[][2] = {{1, 7}, {33, 70}, {136, 64}, {264, 0}};
+    static const int64_t rows[3] = {130, 0, 40};
+    int64_t products = 0, gradients = 0;
+    for (int s = 0; s < 4; s++)
+        for (int number = 0; number < 4; number++) {
+            struct matmul_way w = numbered(number * 5 + s);
+            w.type = DTYPE_BF16;
+            w.fast = true;
+            products += matmul_faults(few_rows, GROUPS_MOST, sizes[s][0], sizes[s][1], w);
+        }
+    for (int turn = 0; turn < 3; turn++) {
+        gradients += gradient_faults(few_rows, GROUPS_MOST, 33, 50, DTYPE_BF16, turn, true);
+        gradients += gradient_faults(rows, 3, 136, 128, DTYPE_BF16, turn, true);
+    }
+    tap_ok(!products, "expert products on tensor cores, of whole numbers");
+    tap_ok(!gradients, "weight gradients on tensor cores, of whole numbers");
 }
 
 /* ---- activation ------------------------------------------------------------------------------ */
@@ -346,6 +397,7 @@ int main(void)
     test_rows();
     test_matmul();
     test_gradient();
+    test_fast();
     test_activation();
     test_combine();
     test_route_backward();

@@ -100,11 +100,12 @@ NVCC_FLAGS := -O3 -std=c++17 -I. -fmad=false -ftz=false -prec-div=true -prec-sqr
 	$(foreach n,$(lastword $(CUDA_ARCHITECTURES)),-gencode arch=compute_$(n)$(comma)code=compute_$(n))
 
 # The emulator compiles the same .cu files for the CPU (docs/EMULATOR.md). Variables without an
-# initial value hold a pattern, as unwritten memory does.
+# initial value hold a pattern, as unwritten memory does; kernels read memory in words of any type, as
+# nvcc allows.
 CXXFLAGS ?= $(if $(SANITIZE),-O1,-O2)
 override CXXFLAGS += -std=c++17 $(EXACT) -Wall -Wextra -Wno-unknown-pragmas \
 	$(if $(WERROR),-Werror) $(SAN) -pthread -Itests/cuda_emu
-EMU_KERNEL_FLAGS := -march=x86-64-v3 -ftrivial-auto-var-init=pattern \
+EMU_KERNEL_FLAGS := -march=x86-64-v3 -ftrivial-auto-var-init=pattern -fno-strict-aliasing \
 	-Wno-unknown-warning-option -Wno-maybe-uninitialized -DHAVE_NCCL
 
 # ---- sources -----------------------------------------------------------------------------------------

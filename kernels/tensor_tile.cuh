@@ -135,9 +135,9 @@ static __device__ inline void put_pieces(
     for (int i = 0; i < TENSOR_PIECES; i++) {
         const piece_place place = tensor_place<ALONG>(i);
         const uint32_t *words = pieces.words[i];
+        void *to = &slab[place.row][place.k];
         if (ALONG)
-            *(uint4 *)&slab[place.row][place.k] =
-                make_uint4(words[0], words[1], words[2], words[3]);
+            *(uint4 *)to = make_uint4(words[0], words[1], words[2], words[3]);
         else
             for (int e = 0; e < PIECE; e++)
                 slab[place.row + e][place.k] = (uint16_t)(words[e / 2] >> (e % 2 * 16));
@@ -160,7 +160,8 @@ static __device__ inline void start_sums(struct tensor_sums *sums)
 /* Two elements of a row of a slab. */
 static __device__ inline uint32_t pair_at(const uint16_t (*slab)[TENSOR_ROW], int row, int k)
 {
-    return *(const uint32_t *)&slab[row][k];
+    const void *pair = &slab[row][k];
+    return *(const uint32_t *)pair;
 }
 
 static __device__ inline void multiply_slabs(

@@ -110,10 +110,54 @@ ok($status == 0 && slurp("$dir/trace.json") =~ /"expert_matmul"/, 'a trace has s
       . '--tokens 64 --hidden 16 --ffn 16 --chunk-count 3');
 ok($status == 0, 'the order of all dispatchers is proved on the simulated device too', $text);
 
+# ---- what kernels declare: on a machine of nothing but one rate, a program's throughput is that rate
+# times the share that the definition has in what the implementation computes
+
+my $pure = join '', map { "$_\n" } 'description = one rate', 'memory_bytes = 1e15',
+  'reserved_memory_bytes = 0', 'ranks = 1', 'ranks_per_node = 1', 'host_memory_bytes = 1e15',
+  (map { ("${_}_flops_per_s = 1e12", "${_}_efficiency = 1", map { "$_ = 0" } "${_}_half_m", "${_}_half_n",
+      "${_}_half_k") } qw(f32 bf16)),
+  (map { "${_}_per_s = 1e20" } qw(memory_bytes link_bytes network_bytes h2d_bytes d2h_bytes
+      host_memory_bytes host_flops host_adamw_params)),
+  (map { "$_ = 0" } qw(launch_s link_latency_s network_latency_s host_link_latency_s)),
+  'link_duplex = yes', 'host_link_duplex = yes';
+spew("$dir/flops.conf", $pure);
+$pure =~ s/^memory_bytes_per_s.*/memory_bytes_per_s = 1e12/m;
+spew("$dir/bytes.conf", $pure);
+
+sub declares {
+    my ($arguments, %share) = @_;
+    my ($got, $csv) = run("$arguments --csv");
+    my ($names, @rows) = map { [split /,/] } split /\n/, $csv;
+    my @wrong;
+    for my $row (@rows) {
+        my %at;
+        @at{@$names} = @$row;
+        my $want = 1e12 * ($share{$at{impl}} || $share{others});
+        push @wrong, "$at{impl}: $at{throughput}, expected $want"
+          if abs($at{throughput} / $want - 1) > 0.01;
+    }
+    ok($got == 0 && @rows > 1 && !@wrong, (split / /, $arguments)[0] . ": kernels declare the definition's work",
+        join("\n", @wrong));
+}
+
+# Logits formed twice; experts recomputed whole, layers all but their last product.
+declares("vocab --device sim:$dir/flops.conf --tokens 4K --hidden 2K --vocab 32K --dtype bf16",
+    others => 1, 'ring-dtp' => 6 / 8);
+declares("dispatch --device sim:$dir/flops.conf --tokens 4K --hidden 2K --ffn 2K --chunk-count 4 "
+      . '--dtype bf16 --impl llep,alltoall,alltoall-ckpt,alltoall-dedup,chunked,pipelined-llep',
+    others => 18 / 24, alltoall => 1);
+declares("checkpoint --device sim:$dir/flops.conf --tokens 4K --hidden 2K --ffn 2K --dtype bf16",
+    others => 18 / 22, 'full-activations' => 1);
+declares("optimizer --device sim:$dir/bytes.conf --propagate --weight-decay 0 "
+      . "--impl device,staged,offload-stream",
+    others => 1);
+
 # ---- what is refused
 
 my $profile = slurp('profiles/h200-8.conf');
-my ($at) = grep { (split /\n/, $profile)[$_ - 1] =~ /^link_bytes_per_s/ } 1 .. 100;
+my @profile = split /\n/, $profile;
+my ($at) = grep { $profile[$_ - 1] =~ /^link_bytes_per_s/ } 1 .. @profile;
 (my $negative = $profile) =~ s/^(link_bytes_per_s\s*=\s*)\S+/$1-5e9/m;
 (my $missing = $profile) =~ s/^launch_s.*\n//m;
 spew("$dir/negative.conf", $negative);

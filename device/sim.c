@@ -68,9 +68,14 @@ void sim_finish(struct stream *stream, const int64_t *end_ps)
 {
     struct sim *sim = stream->dev->state;
     int64_t ticket = stream->last_ticket + 1;
-    for (int m = 0; m < sim->machines; m++)
+    for (int m = 0; m < sim->machines; m++) {
         if (!sim_complete(&sim->clocks[m], stream->index, ticket, end_ps[m]))
             fail_for_memory(stream);
+        if (end_ps[m] > SIM_LONGEST_PS)
+            dev_fail(stream->dev, DEV_FAILED,
+                "the simulated time of stream '%s' passes 10^6 s: the machine's rates are too low",
+                stream->name);
+    }
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */

@@ -20,7 +20,8 @@ void sim_clock_free(struct sim_clock *clock)
 
 int64_t sim_picoseconds(double seconds)
 {
-    return (int64_t)llround(seconds * 1e12);
+    double picoseconds = seconds * 1e12;
+    return picoseconds < (double)SIM_LONGEST_PS ? (int64_t)llround(picoseconds) : SIM_LONGEST_PS;
 }
 
 int64_t sim_ready(const struct sim_clock *clock, int stream)

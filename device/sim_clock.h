@@ -47,6 +47,10 @@ struct sim_clock {
 
 void sim_clock_free(struct sim_clock *clock);
 
+/* The longest time that there is, of clocks and of what is added to them: 11 days. */
+#define SIM_LONGEST_PS INT64_C(1000000000000000000)
+
+/* At most SIM_LONGEST_PS. */
 int64_t sim_picoseconds(double seconds);
 
 /* When the next operation of the stream can begin. */

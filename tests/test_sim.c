@@ -315,6 +315,11 @@ static void refusals(void)
     dev_launch(dev_main_stream(it.dev), &kernel_unpriced, "", 1);
     tap_ok(failed_with(it.dev, DEV_FAILED, "kernel 'unpriced' declares no cost"),
         "a kernel without a cost");
+    close_case(&it);
+    it = open_on(&profile);
+    for (int i = 0; i < 3; i++)
+        compute(dev_main_stream(it.dev), 4e5);
+    tap_ok(failed_with(it.dev, DEV_FAILED, "passes 10^6 s"), "a clock that would overflow");
     struct event failed = dev_record(dev_main_stream(it.dev));
     dev_sync_event(failed);
     tap_ok(dev_sync(it.dev) == DEV_FAILED, "waits end after a failure");

@@ -70,6 +70,13 @@ for my $test (@tests) {
     print map { "# $_\n" } split /\n/, slurp("$dir/out") if $status;
 }
 
+# What the emulator cannot follow.
+for my $path (glob('kernels/*.cu kernels/*.cuh device/*.cu device/*.h tests/*.cu tests/*.cuh')) {
+    next if $path eq 'kernels/launch.cuh';
+    my @lines = grep { /<<<|__shared__/ } split /\n/, slurp($path);
+    ok(!@lines, "$path: no triple chevrons and no __shared__") if @lines;
+}
+
 my %written = kernels_written();
 my %ran = map { $_ => 1 } readable(split ' ', slurp("$dir/ran"));
 my %ran_names = map { base_name($_) => 1 } keys %ran;

@@ -16,8 +16,7 @@ struct uint3 threadIdx, blockIdx;
 struct dim3 blockDim, gridDim;
 
 /* What a switch touches is one cache line. */
-struct __align__(64) fiber
-{
+struct alignas(64) fiber {
     void *stack_pointer;
     struct fiber *next, *previous; /* in the ring of threads that have not ended */
     struct uint3 index;

@@ -114,12 +114,12 @@ digests()
     return "$status"
 }
 
-# measure FILE PROGRAM OPTION...: a table, and records.
+# records FILE CHECK PROGRAM OPTION...: a table, and records.
 records()
 {
-    local file=$1 program=$2
-    shift 2
-    "$bin/$program" --device cuda --oom record --warmup 1 --iters 5 --check sample:64 "$@" \
+    local file=$1 check=$2 program=$3
+    shift 3
+    "$bin/$program" --device cuda --oom record --warmup 1 --iters 5 --check "$check" "$@" \
         --json "$out/$file.jsonl"
 }
 
@@ -144,15 +144,19 @@ sed 's/^/    /' "$out/logs/bars_of_kernels.log" 2>/dev/null
 # As many ranks as the papers have. On fewer GPUs each rank takes its share of the tokens.
 ranks=8
 share=$((gpus >= ranks ? 1 : ranks / gpus))
-step 'measure vocab' 60 bash -c "records vocab vocab --impl materialized,ring-dtp --ranks $ranks \
-    --tokens $((16384 / share)) --hidden 7168 --vocab 200000 --dtype bf16"
-step 'measure dispatch' 90 bash -c "records dispatch dispatch --ranks $ranks \
-    --impl alltoall,alltoall-ckpt,llep,pipelined-llep --tokens $((32768 / share)) --hidden 2880 \
-    --ffn 2880 --experts 128 --topk 4 --routing balanced,80/4 --chunk-budget $((8192 / share)) \
-    --dtype bf16"
-step 'measure checkpoint' 60 bash -c "records checkpoint checkpoint --layers 8 --tokens 16384 \
+vocab="vocab --impl materialized,ring-dtp --ranks $ranks --tokens $((16384 / share)) --hidden 7168
+    --vocab 200000 --dtype bf16"
+dispatch="dispatch --impl alltoall,alltoall-ckpt,llep,pipelined-llep --ranks $ranks
+    --tokens $((32768 / share)) --hidden 2880 --ffn 2880 --experts 128 --topk 4 --routing balanced,80/4
+    --chunk-budget $((8192 / share)) --dtype bf16"
+step 'measure vocab' 60 bash -c "records vocab sample:64 ${vocab//$'\n'/ }"
+step 'measure dispatch' 90 bash -c "records dispatch sample:64 ${dispatch//$'\n'/ }"
+step 'measure vocab on tensor cores' 40 bash -c "records vocab-fast off ${vocab//$'\n'/ } --gemm fast"
+step 'measure dispatch on tensor cores' 60 bash -c \
+    "records dispatch-fast off ${dispatch//$'\n'/ } --gemm fast"
+step 'measure checkpoint' 60 bash -c "records checkpoint sample:64 checkpoint --layers 8 --tokens 16384 \
     --hidden 2880 --ffn 2880 --dtype bf16 --host-budget 0,256M,1G"
-step 'measure optimizer' 60 bash -c "records optimizer optimizer --impl all --params 400e6 \
+step 'measure optimizer' 60 bash -c "records optimizer sample:64 optimizer --impl all --params 400e6 \
     --bucket 50e6 --slots 1,2,3 --gradients host-f32"
 step 'measure traces' 40 bash -c "traced sco checkpoint --impl sco --layers 8 --tokens 16384 \
     --hidden 2880 --ffn 2880 --dtype bf16 --host-budget 1G &&

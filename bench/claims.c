@@ -15,6 +15,7 @@
  *   not run: needs WHAT        nothing was run that could say it
  *
  * A verdict that is not the accepted one of the claims file is a failure; "not run" never is. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,8 +26,8 @@
 
 #define RECORD_FILES_MAX 64
 
-enum form { FORM_LINES, FORM_SUMMARY, FORM_MARKDOWN };
-static const char *const form_names[] = {"lines", "summary", "markdown", NULL};
+enum form { FORM_LINES, FORM_SUMMARY, FORM_MARKDOWN, FORM_MISSING };
+static const char *const form_names[] = {"lines", "summary", "markdown", "missing", NULL};
 
 struct claims_options {
     const char *claims, *tables, *save;
@@ -51,7 +52,8 @@ static const struct option claims_table[] = {
         .argument = "FORM",
         .fallback = "lines",
         .names = form_names,
-        .help = "a line per claim; a line per table or section of the papers; that as Markdown"},
+        .help =
+            "a line per claim; per table of the papers; that as Markdown; claims of no line yet"},
     {.name = "save",
         .kind = OPTION_TEXT,
         .at = offsetof(struct claims_options, save),
@@ -210,6 +212,54 @@ static void print_changed(const struct claims *claims, const struct claim_outcom
     }
 }
 
+/* ---- what no claim names yet ----------------------------------------------------------------- */
+
+static bool is_claimed(const struct claims *claims, const struct table_lines *lines, int index)
+{
+    for (int i = 0; i < claims->count; i++) {
+        const struct claim *claim = &claims->list[i];
+        if (claim->kind == CLAIM_TABLE &&
+            table_lines_find(lines, claim->where, claim->figure) == &lines->list[index])
+            return true;
+    }
+    return false;
+}
+
+/* Letters, digits and dots of the text; '-' for all between them. */
+static void print_id(const char *text)
+{
+    bool gap = false;
+    for (; *text && *text != ':'; text++) {
+        bool kept = isalnum((unsigned char)*text) || *text == '.';
+        if (kept)
+            printf("%s%c", gap ? "-" : "", tolower((unsigned char)*text));
+        gap = !kept;
+    }
+}
+
+/* Lines for the claims file: whoever adds one reads its quantity and its verdict first. Lines of
+ * figures that the paper does not print have no verdict and are no claims. */
+static void print_missing(const struct claims *claims, const struct table_lines *lines)
+{
+    char class[CLAIM_TEXT];
+    for (int i = 0; i < lines->count; i++) {
+        const struct table_line *line = &lines->list[i];
+        int title = (int)strcspn(line->table, ":");
+        if (!strcmp(line->verdict, "-") || is_claimed(claims, lines, i))
+            continue;
+        claim_verdict_class(line->verdict, class, sizeof class);
+        printf("%s.", line->script);
+        print_id(line->row);
+        putchar('.');
+        print_id(line->figure);
+        printf("\t%.*s\t%s: %s\t%s\t%s\ttable\t-\t%.*s\t%s | %s\tbench/tables/%s.sh\t"
+               "bench/tables/%s.sh\t%s\n",
+            title, line->table, line->row, line->figure, line->unit,
+            *line->paper ? line->paper : "-", title, line->table, line->row, line->figure,
+            line->script, line->script, strcmp(class, "not run") ? class : "-");
+    }
+}
+
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 /* 0, or -1 with errno. */
@@ -245,7 +295,7 @@ static int print_outcomes(const struct claims_options *given, const struct claim
         status = EXIT_FAILED_CHECK;
     if (given->form == FORM_LINES)
         print_lines(claims, outcomes);
-    else
+    else if (given->form != FORM_MISSING)
         print_summary(summaries, count, given->form == FORM_MARKDOWN);
     if (given->form == FORM_SUMMARY)
         print_changed(claims, outcomes);
@@ -271,6 +321,8 @@ static int evaluate(const struct claims_options *given, const struct claims *cla
     }
     for (int i = 0; i < claims->count; i++)
         claim_evaluate(&claims->list[i], records, lines, &outcomes[i]);
+    if (given->form == FORM_MISSING)
+        print_missing(claims, lines);
     int status = print_outcomes(given, claims, outcomes);
     free(outcomes);
     return status;

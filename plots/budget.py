@@ -5,15 +5,12 @@ Usage: budget.py CSV OUT     (OUT without extension; writes OUT.svg and OUT.png)
 The CSV has a line for each model and term: model, term, live_set, bytes, limit_bytes.
 """
 
-import sys
-
-from style import GIB, look, plt, read, save
+from style import GIB, look, plt, read, run, save
 
 
-def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    lines = read(sys.argv[1])
+def draw(path, out):
+    """Draws the CSV file `path` as OUT.svg and OUT.png."""
+    lines = read(path)
     models = list(dict.fromkeys(line["model"] for line in lines))
     terms = list(dict.fromkeys((line["term"], line["live_set"]) for line in lines))
     figure, axes = plt.subplots(figsize=(8, 0.8 + 0.7 * len(models)))
@@ -39,7 +36,8 @@ def main():
     axes.set_xlim(0, max(left + [limit]) * 1.12)
     axes.set_xlabel("bytes of a rank, GiB (computed from shapes)")
     figure.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, handleheight=1.4)
-    save(figure, sys.argv[2])
+    save(figure, out)
 
 
-main()
+if __name__ == "__main__":
+    run(draw, __doc__)

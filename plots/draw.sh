@@ -50,6 +50,29 @@ told()
     fi
 }
 
+# ---- matplotlib --------------------------------------------------------------------------------------
+
+# "KIND:NAME" of each; names hold no spaces.
+jobs=
+for kind in live_sets streams; do
+    for file in "$csv/$kind"-*.csv; do
+        [ ! -s "$file" ] || jobs="$jobs $kind:$(basename "$file" .csv)"
+    done
+done
+[ ! -s "$csv/budget.csv" ] || jobs="$jobs budget:budget"
+for job in $jobs; do
+    [ -z "$no_python" ] || echo "plots: skipped: ${job#*:}: $no_python"
+    rm -f "$out/${job#*:}.svg" "$out/${job#*:}.png"
+done
+# It draws while gnuplot does; what became of it is told at the end.
+drawing=
+if [ -z "$no_python" ] && [ -n "$jobs" ]; then
+    # Jobs are words, hence unquoted.
+    # shellcheck disable=SC2086
+    "$python" plots/draw_all.py "$csv" "$out" $jobs >"$work/drawn" 2>&1 &
+    drawing=$!
+fi
+
 # ---- gnuplot -----------------------------------------------------------------------------------------
 
 # quoted TEXT: a gnuplot string.
@@ -128,22 +151,11 @@ sweep optimizer 'Buckets of the offloaded optimizer' 'parameters of a bucket, 1e
 [ ! -s "$csv/history.csv" ] || draw history history "series = $(names history line series)" \
     "commits = $(names history number commit)"
 
-# ---- matplotlib --------------------------------------------------------------------------------------
-
-# python_draw NAME SCRIPT
-python_draw()
-{
-    [ -s "$csv/$1.csv" ] || return 0
-    [ -z "$no_python" ] || { echo "plots: skipped: $1: $no_python"; return; }
-    result=0
-    "$python" "plots/$2.py" "$csv/$1.csv" "$out/$1" >"$work/said" 2>&1 || result=1
-    told "$1" "$result"
-}
-
-for kind in live_sets streams; do
-    for file in "$csv/$kind"-*.csv; do
-        python_draw "$(basename "$file" .csv)" "$kind"
+if [ -n "$drawing" ]; then
+    wait "$drawing"
+    mv "$work/drawn" "$work/said"
+    for job in $jobs; do
+        told "${job#*:}" 0
     done
-done
-python_draw budget budget
+fi
 exit "$status"

@@ -3,9 +3,7 @@
 Usage: live_sets.py CSV OUT     (OUT without extension; writes OUT.svg and OUT.png)
 """
 
-import sys
-
-from style import in_order, look, plt, read, save, second_unit, unit_of
+from style import in_order, look, plt, read, run, save, second_unit, unit_of
 
 
 def steps_of(lines):
@@ -42,10 +40,9 @@ def draw_panel(axes, impl, kind, times, sets, end_s, units):
     axes.set_title(f"{impl} ({kind} time), peak {peak:.4g} {units[0][1]}", fontsize=9, loc="left")
 
 
-def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    lines = read(sys.argv[1])
+def draw(path, out):
+    """Draws the CSV file `path` as OUT.svg and OUT.png."""
+    lines = read(path)
     impls = list(dict.fromkeys((line["impl"], line["kind"]) for line in lines))
     panels = [
         (impl, kind, *steps_of([a for a in lines if (a["impl"], a["kind"]) == (impl, kind)]))
@@ -70,7 +67,8 @@ def main():
     names = in_order(handles)[::-1]
     figure.legend([handles[name] for name in names], names, loc="center left",
                   bbox_to_anchor=(1.0, 0.5), frameon=False, handleheight=1.4)
-    save(figure, sys.argv[2])
+    save(figure, out)
 
 
-main()
+if __name__ == "__main__":
+    run(draw, __doc__)

@@ -3,9 +3,7 @@
 Usage: streams.py CSV OUT     (OUT without extension; writes OUT.svg and OUT.png)
 """
 
-import sys
-
-from style import plt, read, save, second_unit
+from style import plt, read, run, save, second_unit
 from matplotlib.patches import Patch  # after style, which says what is missing
 
 # What a span is: colour and hatch.
@@ -38,10 +36,9 @@ def draw_panel(axes, impl, kind, spans, unit):
     axes.set_title(f"{impl} ({kind}), rank {spans[0]['rank']}", fontsize=9, loc="left")
 
 
-def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    spans = read(sys.argv[1])
+def draw(path, out):
+    """Draws the CSV file `path` as OUT.svg and OUT.png."""
+    spans = read(path)
     impls = list(dict.fromkeys((span["impl"], span["kind"]) for span in spans))
     panels = [[s for s in spans if (s["impl"], s["kind"]) == key] for key in impls]
     rows = [len({s["stream"] for s in panel}) for panel in panels]
@@ -61,7 +58,8 @@ def main():
         [Patch(facecolor=c, hatch=h, edgecolor="#222222") for c, h in KINDS.values()], list(KINDS),
         loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False,
     )
-    save(figure, sys.argv[2])
+    save(figure, out)
 
 
-main()
+if __name__ == "__main__":
+    run(draw, __doc__)

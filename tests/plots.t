@@ -166,6 +166,18 @@ grep -q 'skipped: budget: matplotlib not found' "$folder/out" &&
 ok $? 'without matplotlib likewise, and nothing is left behind'
 told 1 'FAILED: sco-measured' 'a gnuplot that fails is told, exit 1' \
     GNUPLOT=false PYTHON="$nowhere" plots/draw.sh "$csv" "$folder/failed"
+if grep -q '^plots: skipped: budget' "$folder/said"; then
+    skip 'a plot that matplotlib cannot draw is told, exit 1' 'matplotlib not found'
+    skip 'and the others are drawn' 'matplotlib not found'
+else
+    mkdir "$folder/wrong"
+    printf 'model,term\na,b\n' >"$folder/wrong/budget.csv"
+    cp "$csv/streams-vocab.csv" "$folder/wrong"
+    told 1 'FAILED: budget' 'a plot that matplotlib cannot draw is told, exit 1' \
+        GNUPLOT="$nowhere" plots/draw.sh "$folder/wrong" "$folder/failed"
+    grep -q 'streams-vocab.svg' "$folder/out"
+    ok $? 'and the others are drawn'
+fi
 told 2 'no such folder' 'a folder that is not there is exit 2' plots/draw.sh "$nowhere" "$folder/x"
 
 # ---- bad input ---------------------------------------------------------------------------------------

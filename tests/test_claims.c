@@ -191,7 +191,8 @@ static void test_bad_files(void)
     refused("a\tb\tc\td\t1\tguess\t0\tg\th\ti\tj\tk\n", ":1: kind is not one of");
     refused("a\tb\tc\td\tmany\texact\t0\tg\th\ti\tj\tk\n", ":1: an exact claim needs");
     refused("a\tb\tc\td\t1\ttable\t0\tg\th\ti\tj\tk\n", ":1: a line of a table is named by");
-    refused("a\tb\tc\td\t1\trelation\t0.5\tg\th\ti\tj\tk\n", ":1: a relation or ratio needs a limit");
+    refused(
+        "a\tb\tc\td\t1\trelation\t0.5\tg\th\ti\tj\tk\n", ":1: a relation or ratio needs a limit");
 }
 
 static void test_ours(void)

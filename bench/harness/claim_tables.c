@@ -28,7 +28,7 @@ static struct table_line *new_line(struct table_lines *lines)
 }
 
 /* NULL, or what is wrong. */
-static const char *add_line(struct table_lines *lines, const char *text)
+static const char *add_line(struct table_lines *lines, const char *text, const char *script)
 {
     char *fields[COLUMNS];
     struct table_line *line = new_line(lines);
@@ -41,14 +41,18 @@ static const char *add_line(struct table_lines *lines, const char *text)
     line->table = fields[TABLE];
     line->row = fields[ROW];
     line->figure = fields[FIGURE];
+    line->unit = fields[UNIT];
+    line->paper = fields[PAPER];
     line->ours = fields[OURS];
     line->measured = fields[MEASURED];
     line->verdict = fields[VERDICT];
     line->why = fields[WHY];
+    snprintf(line->script, sizeof line->script, "%.*s", (int)strcspn(script, "."), script);
     return NULL;
 }
 
-static int read_file(const char *path, struct table_lines *lines, char *error, int size)
+static int read_file(
+    const char *path, const char *name, struct table_lines *lines, char *error, int size)
 {
     char *text = NULL;
     size_t room = 0;
@@ -64,7 +68,7 @@ static int read_file(const char *path, struct table_lines *lines, char *error, i
         if (++number == 1 && strcmp(text, heading))
             break;
         if (number > 1 && text[0])
-            problem = add_line(lines, text);
+            problem = add_line(lines, text, name);
     }
     if (!problem && ferror(file))
         problem = "cannot be read";
@@ -94,7 +98,7 @@ int table_lines_read(const char *folder, struct table_lines *lines, char *error,
     for (int i = 0; i < count; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
         if (!status)
-            status = read_file(path, lines, error, size);
+            status = read_file(path, entries[i]->d_name, lines, error, size);
         free(entries[i]);
     }
     free(entries);

@@ -49,7 +49,8 @@ const char *claim_kind_name(enum claim_kind kind); /* "bitwise", ... */
 
 struct table_line {
     char *text; /* owned; the fields point into it */
-    const char *table, *row, *figure, *ours, *measured, *verdict, *why;
+    const char *table, *row, *figure, *unit, *paper, *ours, *measured, *verdict, *why;
+    char script[64]; /* "table_06": its file without the ending */
 };
 
 struct table_lines {

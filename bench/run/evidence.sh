@@ -37,12 +37,16 @@ tables_of()
     esac
 }
 
-# plan_tables FAMILY: the longest of dispatch are left out of --quick.
+# plan_tables FAMILY: the longest are left to the longer modes.
 plan_tables()
 {
-    local table
+    local table longest=30
+    case $mode in
+    quick) longest=6 ;;
+    full) longest=600 ;;
+    esac
     for table in $(tables_of "$1"); do
-        [ "$mode" != quick ] || [ "${table#*:}" -le 6 ] || continue
+        [ "${table#*:}" -le "$longest" ] || continue
         plan_step "${table#*:}" "${table%:*}" table_step "${table%:*}"
     done
 }

@@ -201,9 +201,8 @@ template <int EDGE> struct gemm_sums {
     float sum[rows_each(EDGE)][COLUMNS_EACH];
 };
 
-/* Where in the tile they are: chain (i, j) is row + i / 4 * 32 + i % 4, column + j / 4 * 16 + j
- * % 4.
- */
+/* Where in the tile they are: chain (i, j) is in row + i / 4 * 32 + i % 4 and in
+ * column + j / 4 * 16 + j % 4. */
 struct chain_place {
     int row, column;
 };

@@ -5,6 +5,8 @@
 #include "bench/harness/interrupt.h"
 #include "bench/harness/report.h"
 
+#define DEFAULT_STEP 1024
+
 struct search {
     const struct case_options *common;
     struct options *options;
@@ -17,6 +19,11 @@ struct search {
     int64_t fits, fails;              /* multiples; 0 and INT64_MAX: none known */
     char reason[CASE_FAULT_MAX + 64]; /* of the smallest that does not fit */
 };
+
+static int64_t step_of(const struct case_options *common)
+{
+    return common->search_step > 0 ? common->search_step : DEFAULT_STEP;
+}
 
 int search_setup(const struct case_options *common, const struct options *options)
 {
@@ -42,9 +49,9 @@ static int try(struct search *s, int64_t multiple)
     case_result_free(s->result);
     if (case_result_init(s->result, (int)s->common->ranks))
         return -1;
-    options_set_count(s->options, s->common->search, multiple * s->common->search_step);
+    options_set_count(s->options, s->common->search, multiple * step_of(s->common));
     snprintf(phase, sizeof phase, "searching, %s %lld", s->common->search,
-        (long long)(multiple * s->common->search_step));
+        (long long)(multiple * step_of(s->common)));
     report_progress(s->report, phase);
     s->result->simulated = case_simulates(s->common);
     s->run_case(s->context, s->report, s->result);
@@ -80,7 +87,7 @@ static int narrow(struct search *s, int64_t first, int64_t most)
 static void describe(const struct search *s)
 {
     struct case_result *result = s->result;
-    int64_t step = s->common->search_step;
+    int64_t step = step_of(s->common);
     size_t used = strlen(result->note);
     if (result->status != CASE_OK)
         return;
@@ -113,8 +120,8 @@ int search_run(const struct case_options *common, struct options *options, struc
         .fails = INT64_MAX};
     int64_t first, most;
     options_get_count(options, common->search, &first, &most);
-    first /= common->search_step;
-    int status = narrow(&s, first < 1 ? 1 : first, most / common->search_step);
+    first /= step_of(common);
+    int status = narrow(&s, first < 1 ? 1 : first, most / step_of(common));
     bool answered = result->status == CASE_OK || result->status == CASE_OOM;
     if (!status && answered && s.fits && s.tried != s.fits)
         status = try(&s, s.fits);

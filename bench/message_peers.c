@@ -18,10 +18,10 @@
 #include "probe/timing.h"
 
 #define LEAST 0.8
-#define SAMPLE_BYTES ((int64_t)64 << 20) /* of one sample, in messages of a size */
+#define SAMPLE_BYTES ((int64_t)32 << 20) /* of one sample, or two messages */
 
 static const int64_t sizes[] = {1 << 20, 4 << 20, 16 << 20, 64 << 20};
-enum { SIZES = sizeof sizes / sizeof *sizes, ROUNDS = 15 };
+enum { SIZES = sizeof sizes / sizeof *sizes, ROUNDS = 30 };
 enum pattern { MPI_ONE_WAY, MPI_BOTH_WAYS, ONE_WAY, RING, ALL_TO_ALL, PATTERNS };
 
 struct best {
@@ -31,7 +31,7 @@ struct best {
 
 struct blocks {
     struct rank *rank;
-    char *send, *receive; /* two messages' worth each */
+    char *send, *receive; /* of the largest message */
 };
 
 /* One message from rank 0 to rank 1, then one back. */
@@ -55,10 +55,11 @@ static void step_ring(const struct blocks *b, int64_t bytes)
     comm_exchange(b->rank->comm, dev_main_stream(b->rank->dev), "ring step", &send, 1, &receive, 1);
 }
 
+/* Its own part is left out, and the other is where the ring's is. */
 static void all_to_all(const struct blocks *b, int64_t bytes)
 {
-    int64_t counts[2] = {bytes, bytes}, offsets[2] = {0, bytes};
-    counts[b->rank->index] = 0; /* its own part is no message */
+    int64_t counts[2] = {bytes, bytes}, offsets[2] = {0, 0};
+    counts[b->rank->index] = 0;
     comm_all_to_all_v(b->rank->comm, dev_main_stream(b->rank->dev), b->send, counts, offsets,
         b->receive, counts, offsets);
 }
@@ -66,7 +67,7 @@ static void all_to_all(const struct blocks *b, int64_t bytes)
 /* Seconds of one message in this pattern. */
 static double sample(const struct blocks *b, enum pattern pattern, int64_t bytes)
 {
-    int repeats = (int)(SAMPLE_BYTES / bytes);
+    int repeats = bytes < SAMPLE_BYTES / 2 ? (int)(SAMPLE_BYTES / bytes) : 2;
     if (pattern == MPI_ONE_WAY)
         return mpi_peer_one_way_s(b->send, b->receive, bytes, repeats / 2 + 1);
     if (pattern == MPI_BOTH_WAYS)
@@ -101,7 +102,7 @@ static int note(struct rank *rank, double seconds, int64_t bytes, double *rate)
 static int run_rank(struct rank *rank, void *context)
 {
     struct best *best = context;
-    int64_t most = 2 * sizes[SIZES - 1];
+    int64_t most = sizes[SIZES - 1];
     struct blocks b = {rank, dev_alloc(rank->dev, most, LIVE_RING, "send"),
         dev_alloc(rank->dev, most, LIVE_RING, "receive")};
     char byte = 0;

@@ -35,8 +35,12 @@ struct mpi_message {
     void *data;
     int64_t bytes;
     int rank; /* of the group, at the other end */
+    /* For a receive: 1 + the message before whose arrival it is not begun, so that nothing comes
+     * into memory that it does not fit; 0: none. */
+    int after;
 
     /* by the engine */
+    bool posted, come;
     int64_t arrived_bytes; /* received so far */
     int pieces;            /* in flight */
     bool damaged;          /* what came had another size */
@@ -58,6 +62,7 @@ struct mpi_transfer {
     /* by the engine */
     struct mpi_transfer *next;
     int left; /* messages that are not through */
+    bool due; /* a receive can be begun */
     bool done, refused, abandoned;
     pthread_cond_t wake;
 

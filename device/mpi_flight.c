@@ -65,6 +65,7 @@ static void post_piece(
 static void post_message(struct engine *e, struct mpi_transfer *transfer, int index)
 {
     int64_t bytes = transfer->messages[index].bytes, at = 0;
+    transfer->messages[index].posted = true;
     do {
         int64_t piece = bytes - at < e->piece_bytes ? bytes - at : e->piece_bytes;
         post_piece(e, transfer, index, at, piece);
@@ -77,7 +78,7 @@ void flight_post_transfer(struct engine *e, struct mpi_transfer *transfer)
 {
     transfer->left = transfer->count;
     for (int i = 0; i < transfer->count; i++) {
-        if (transfer->messages[i].receives)
+        if (transfer->messages[i].receives && !transfer->messages[i].after)
             post_message(e, transfer, i);
     }
     for (int i = 0; i < transfer->count; i++) {
@@ -86,6 +87,23 @@ void flight_post_transfer(struct engine *e, struct mpi_transfer *transfer)
     }
     transfer->next = e->waiting;
     e->waiting = transfer;
+}
+
+/* Begins the receives whose message before has come. */
+static void post_due(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    for (struct mpi_transfer *t = e->waiting; t; t = t->next) {
+        if (!t->due || t->abandoned || t->refused)
+            continue;
+        t->due = false;
+        for (int i = 0; i < t->count; i++) {
+            const struct mpi_message *m = &t->messages[i];
+            if (!m->posted && m->after && t->messages[m->after - 1].come)
+                post_message(e, t, i);
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
 }
 
 /* Under the lock. The last message is through. */
@@ -100,6 +118,33 @@ static void end_transfer(struct engine *e, struct mpi_transfer *transfer)
         return;
     }
     transfer->done = true;
+    pthread_cond_signal(&transfer->wake);
+}
+
+/* Under the lock. What was not begun never will be. */
+static void drop_unposted(struct engine *e)
+{
+    struct mpi_transfer *t = e->waiting;
+    while (t) {
+        struct mpi_transfer *next = t->next;
+        for (int i = 0; i < t->count; i++)
+            t->left -= !t->messages[i].posted;
+        if (!t->left)
+            end_transfer(e, t);
+        t = next;
+    }
+}
+
+/* Under the lock. */
+static void note_arrival(struct mpi_transfer *transfer, int message)
+{
+    if (transfer->abandoned || transfer->refused)
+        return;
+    if (!transfer->arrived || transfer->arrived(transfer, message)) {
+        transfer->messages[message].come = transfer->due = true;
+        return;
+    }
+    transfer->refused = true;
     pthread_cond_signal(&transfer->wake);
 }
 
@@ -119,11 +164,8 @@ static void end_piece(struct engine *e, const struct flight *flight, MPI_Status 
     }
     if (!--m->pieces) {
         transfer->left--;
-        if (m->receives && !cancelled && transfer->arrived && !transfer->abandoned &&
-            !transfer->refused && !transfer->arrived(transfer, flight->message)) {
-            transfer->refused = true;
-            pthread_cond_signal(&transfer->wake);
-        }
+        if (m->receives && !cancelled)
+            note_arrival(transfer, flight->message);
     }
     if (!transfer->left)
         end_transfer(e, transfer);
@@ -179,6 +221,7 @@ bool flight_test(struct engine *e)
         e->requests[kept++] = e->requests[i];
     }
     e->count = kept;
+    post_due(e);
     return true;
 }
 
@@ -246,12 +289,12 @@ void mpi_count_messages(int64_t *sent, int64_t *received)
     pthread_mutex_unlock(&mpi_engine.lock);
 }
 
-/* Receives one message, whatever it is. True when there was one. */
-static bool discard_message(struct engine *e)
+/* Receives one message of process q, whatever it is. True when there was one. */
+static bool discard_message(struct engine *e, int q)
 {
     int there = 0, bytes = 0;
     MPI_Status status;
-    mpi_demand(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, e->data, &there, &status), "MPI_Iprobe");
+    mpi_demand(MPI_Iprobe(q, MPI_ANY_TAG, e->data, &there, &status), "MPI_Iprobe");
     if (!there)
         return false;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
@@ -260,23 +303,28 @@ static bool discard_message(struct engine *e)
         fprintf(stderr, "MPI cannot go on: no memory for a message of %d bytes\n", bytes);
         mpi_abort_job(3);
     }
-    mpi_demand(MPI_Recv(nowhere, bytes, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, e->data,
-                   MPI_STATUS_IGNORE),
+    mpi_demand(MPI_Recv(nowhere, bytes, MPI_BYTE, q, status.MPI_TAG, e->data, MPI_STATUS_IGNORE),
         "MPI_Recv");
     free(nowhere);
     pthread_mutex_lock(&e->lock);
-    e->received[status.MPI_SOURCE]++;
+    e->received[q]++;
     pthread_mutex_unlock(&e->lock);
     return true;
 }
 
-static bool all_received(const struct engine *e, const int64_t *expected)
+/* Discards what is still to come. *all: nothing is. A process that is through with its own drain
+ * may have begun the next group: of it no more is taken than expected. True when something was
+ * taken. */
+static bool discard_messages(struct engine *e, const int64_t *expected, bool *all)
 {
+    bool any = false;
+    *all = true;
     for (int q = 0; q < e->job->processes; q++) {
         if (e->received[q] < expected[q])
-            return false;
+            any |= discard_message(e, q);
+        *all &= e->received[q] >= expected[q];
     }
-    return true;
+    return any;
 }
 
 /* Receives that nothing will match are cancelled before anything is received without a place: what
@@ -290,6 +338,9 @@ bool flight_move_drain(struct engine *e)
             if (e->flights[i].receives)
                 mpi_demand(MPI_Cancel(&e->requests[i]), "MPI_Cancel");
         }
+        pthread_mutex_lock(&e->lock);
+        drop_unposted(e);
+        pthread_mutex_unlock(&e->lock);
         e->draining = true;
         return true;
     }
@@ -297,10 +348,9 @@ bool flight_move_drain(struct engine *e)
         if (e->flights[i].receives)
             return false;
     }
-    if (!all_received(e, e->expected))
-        return discard_message(e);
-    if (e->messages_in_flight)
-        return false;
+    bool all, any = discard_messages(e, e->expected, &all);
+    if (!all || e->messages_in_flight)
+        return any;
     pthread_mutex_lock(&e->lock);
     e->drain = e->expected = NULL;
     e->draining = false;

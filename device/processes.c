@@ -2,8 +2,9 @@
  *
  * Before their parts two partners send each other a header: which exchange this is, its label, and
  * the sizes of what follows. So both wait for each other, as thread ranks do, and a difference is
- * found and named as soon as the second of them comes. Headers and parts are posted together; the
- * headers cost no turn of their own.
+ * found and named as soon as the second of them comes. Parts are sent together with the headers and
+ * received when theirs has come and agrees: a message that is longer than its receive may be
+ * written past its end by the library.
  *
  * Gathers of the host double their blocks in ceil(log2 ranks) such steps. */
 #include "device/processes.h"
@@ -172,11 +173,15 @@ static struct mpi_transfer *make_transfer(struct meeting *m)
         set_message(&transfer->messages[n + i], m, false, true, m->partners[i], &headers[n + i],
             sizeof *headers);
     }
-    for (int i = 0; i < m->receives; i++) {
+    for (int i = 0, partner = 0; i < m->receives; i++) {
         const struct comm_part *part = &m->receive[i];
-        if (part->peer != comm->rank)
-            set_message(
-                &transfer->messages[next++], m, true, false, part->peer, part->data, part->bytes);
+        if (part->peer == comm->rank)
+            continue;
+        while (m->partners[partner] != part->peer) /* both lists go up, around */
+            partner = (partner + 1) % n;
+        transfer->messages[next].after = partner + 1;
+        set_message(
+            &transfer->messages[next++], m, true, false, part->peer, part->data, part->bytes);
     }
     for (int i = 0; i < m->sends; i++) {
         const struct comm_part *part = &m->send[i];

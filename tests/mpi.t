@@ -181,7 +181,7 @@ sub test_launch {
 sub left_behind {
     my ($what) = @_;
     my $found = '';
-    for (1 .. 30) {
+    for (1 .. 100) {
         $found = `ps -eo pid,args | grep -F -- '$what' | grep -v grep`;
         return '' if $found eq '';
         sleep 0.1;
@@ -193,7 +193,7 @@ sub fails {
     my ($fault, $pattern) = @_;
     my ($status, $text, $seconds) = job(4, "$tests/mpi_faults '$fault'");
     my $found = left_behind("$tests/mpi_faults $fault");
-    ok($status != 0 && $text =~ $pattern && $seconds < 10 && $found eq '',
+    ok($status != 0 && $text =~ $pattern && $seconds < 30 && $found eq '',
         "$name: $fault: named, the job ended, nobody left",
         "exit $status after $seconds s\n$text$found");
 }

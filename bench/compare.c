@@ -10,13 +10,16 @@
  * - status, check: a case that vanished, that went from ok to something worse, or that is checked
  *   more weakly than before is a regression;
  * - memory, traffic, counts, digests: tracked bytes, counts and digests are the same on every
- * machine and in every run: one byte or one bit of difference is told, with the live set or tensor;
+ * machine and in every run: one byte or bit of difference is told, with the live set or tensor;
  * - driver and resident bytes may grow by --tolerance;
  * - time: SAME, FASTER, SLOWER or UNSURE, from the medians over launches.
  *
- * A launch is one process. A file may hold several launches of each case:
+ * A launch is one process. A file may hold several launches of each case. Launch the two in turn,
+ * so that both meet the same moments of the machine:
  *
- *     for i in 1 2 3 4 5; do build/bin/vocab --ranks 2 --json old.jsonl; done
+ *     for i in 1 2 3 4 5; do
+ *         old/bin/vocab --ranks 2 --json old.jsonl; build/bin/vocab --ranks 2 --json new.jsonl
+ *     done
  *
  * With 4 launches and more on each side the ratio of times has a 95 % interval; with fewer the
  * verdict falls back on the quartiles of the samples, asks for five times the smallest effect, and

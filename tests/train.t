@@ -24,7 +24,8 @@ ok()
 
 small=(--layers 1 --hidden 32 --ffn 24 --experts 4 --length 32 --sequences 2 --threads 2)
 
-"$train" "${small[@]}" --steps 6 --ranks 2 --composition composed,standard-in-order,standard \
+# Four chunks: expert gradients have another order than the standard step's.
+"$train" "${small[@]}" --steps 6 --ranks 2 --chunk-budget 16 --text LICENSE --composition composed,standard-in-order,standard \
     --explain --json "$scratch/r.jsonl" --dump-routes "$scratch/routes" >"$scratch/out" 2>"$scratch/err"
 ok 'three compositions train' $?
 

@@ -462,7 +462,7 @@ static void explain(const struct program_state *p)
         "      so the pipeline can show overlap, not a gain over them. --link-gbps paces the "
         "copies\n"
         "      like a link.\n";
-    if (p->streamed && !p->common.csv && !case_simulates(&p->common))
+    if (p->streamed && !p->common.csv && p->common.device_kind == DEV_CPU)
         fputs(note, stdout);
 }
 

@@ -550,8 +550,12 @@ bool case_records_oom(const struct case_options *options)
     return options->oom == 1;
 }
 
+bool case_shares_gpu(const struct case_options *options)
+{
+    return options->device_kind == DEV_CUDA && options->ranks > options->gpu.count;
+}
+
 const char *case_device_name(const struct case_options *options)
 {
-    bool shared = options->device_kind == DEV_CUDA && options->ranks > options->gpu.count;
-    return shared ? options->shared_name : options->device_name;
+    return case_shares_gpu(options) ? options->shared_name : options->device_name;
 }

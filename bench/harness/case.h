@@ -111,5 +111,8 @@ int64_t case_host_limit_bytes(const struct case_options *options);
 /* With --oom record an out-of-memory case is a row and no failure. */
 bool case_records_oom(const struct case_options *options);
 
+/* More ranks than GPUs: their times are no figures of a machine with a GPU for each. */
+bool case_shares_gpu(const struct case_options *options);
+
 /* "cpu", "sim:h200-8", "cuda:NVIDIA H200", "cuda:NVIDIA H200 shared-gpu". */
 const char *case_device_name(const struct case_options *options);

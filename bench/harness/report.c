@@ -44,6 +44,7 @@ struct report {
     int *widths; /* of each option's column; 0 = no column */
     int impl_width;
     bool oversubscribed; /* some case is */
+    bool shared;         /* some case's ranks share a GPU */
 
     struct baseline *baselines;
     int baseline_count, baseline_capacity;
@@ -80,6 +81,7 @@ static void measure_columns(struct report *report)
     for (options_rewind(options); options_next(options);) {
         const char *impl = report->program->impl_names[report->common->impl];
         report->oversubscribed |= case_oversubscribed(report->common);
+        report->shared |= case_shares_gpu(report->common);
         if ((int)strlen(impl) > report->impl_width)
             report->impl_width = (int)strlen(impl);
         for (int i = 0; i < options_count(options); i++) {
@@ -164,10 +166,20 @@ static void print_header(struct report *report)
 {
     FILE *out = report->out;
     bool simulated = case_simulates(report->common);
-    fprintf(out, "%s %s on %s, %s%s, %lld case%s\n", report->program->name, host_version(),
-        case_device_name(report->common), simulated ? "simulated" : isa_name(isa_selected()),
-        simulated ? "" : " kernels", (long long)report->cases, report->cases == 1 ? "" : "s");
+    char where[32];
+    if (report->common->device_kind == DEV_CUDA)
+        snprintf(where, sizeof where, "GPUs: %d", report->common->gpu.count);
+    else if (simulated)
+        snprintf(where, sizeof where, "simulated");
+    else
+        snprintf(where, sizeof where, "%s kernels", isa_name(isa_selected()));
+    fprintf(out, "%s %s on %s, %s, %lld case%s\n", report->program->name, host_version(),
+        report->common->device_name, where, (long long)report->cases,
+        report->cases == 1 ? "" : "s");
     print_constants(report);
+    if (report->shared)
+        fprintf(out, "shared-gpu: more ranks than the %d GPU%s here take turns on them\n",
+            report->common->gpu.count, report->common->gpu.count == 1 ? "" : "s");
     if (report->oversubscribed)
         fprintf(out,
             "more ranks or threads than the %d cores here: ranks take turns, and times say so\n",

@@ -164,7 +164,8 @@ static void fill(struct stream *stream, const struct dev_operation *operation)
 {
     if (!operation->fill.bytes)
         return;
-    struct cuda_span *span = cuda_trace_begin(stream, TRACE_KERNEL, "fill", true);
+    struct cuda_span *span =
+        operation->kind == OP_FILL ? cuda_trace_begin(stream, TRACE_KERNEL, "fill", true) : NULL;
     CUDA_DO(stream->dev, cudaMemsetAsync(operation->fill.to, operation->fill.byte,
                              (size_t)operation->fill.bytes, cuda_handle(stream)));
     cuda_trace_end(stream, span);

@@ -3,7 +3,7 @@
 # the papers' tables at full shape on the simulated device, draws the plots, holds the claims against all
 # of it and makes one page. Everything goes to a folder of its own under results/runs; nothing there is
 # ever overwritten, and two runs side by side touch no common file.
-# shellcheck disable=SC2317 # steps are called by their names
+# shellcheck disable=SC2317,SC2034 # steps are called by their names, and use what is set here
 set -uo pipefail
 cd "$(dirname "$0")" || exit 3
 

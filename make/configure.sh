@@ -239,7 +239,7 @@ find_cuda()
 find_cuda_libraries()
 {
     cuda_root=$(dirname "$(dirname "$(readlink -f "$(command -v "$nvcc")")")")
-    cuda_defines= cuda_libs=
+    cuda_defines='' cuda_libs=''
     if [ "$CUDA" = auto ] && [ ! -e /dev/nvidiactl ]; then
         variable CUDA_FOUND ""
         report cuda "no ($cuda_title is here, but no GPU; CUDA=1 builds it all the same)"

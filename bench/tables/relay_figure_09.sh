@@ -20,7 +20,7 @@ H2048 2048 2048 128 8'
 
 layers()
 {
-    echo "$configs" | while read -r name hidden ffn experts topk; do
+    echo "$configs" | while read -r _ hidden ffn experts topk; do
         run dispatch --impl alltoall,fastermoe,tutel,relay-expert --keep megatron --ranks 8 \
             --tokens 61440,147456 --hidden "$hidden" --ffn "$ffn" --experts "$experts" --topk "$topk" \
             --dtype bf16 || exit
@@ -30,7 +30,7 @@ layers()
 # mean IMPL PATH: of the baseline's over relay-expert's, all configurations and lengths.
 mean()
 {
-    echo "$configs" | while read -r name hidden ffn experts topk; do
+    echo "$configs" | while read -r _ hidden ffn experts topk; do
         for tokens in 61440 147456; do
             at="tokens=$tokens hidden=$hidden ffn=$ffn experts=$experts topk=$topk"
             printf '[%s %s : %s] / [relay-expert %s : %s] + ' "$1" "$at" "$2" "$at" "$2"

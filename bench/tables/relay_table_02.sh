@@ -13,13 +13,14 @@ configs=results/paper/relaymoe_configs.csv
 # Each configuration once at all four lengths: 20480, 40960, 65536 and 98304.
 plans()
 {
-    sed -n '/^#/d; /^name,/d; p' "$configs" | while IFS=, read -r name layers hidden ffn experts topk params; do
+    sed -n '/^#/d; /^name,/d; p' "$configs" | while IFS=, read -r _ _ hidden ffn experts topk _; do
         plan dispatch --plan --impl relay --ranks 8 --tokens 30720,61440,98304,147456 --hidden "$hidden" \
             --ffn "$ffn" --experts "$experts" --topk "$topk" --dtype bf16 || exit
     done
 }
 
 # Rows of the records in which the two rules choose differently.
+# shellcheck disable=SC2154 # table_records is set by common.sh
 disagreeing()
 {
     sed -n '/"printed": *{"moves": *"\([a-z]*\)".*"true": *{"moves": *"\1"/d

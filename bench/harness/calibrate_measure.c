@@ -187,19 +187,25 @@ static void one_way(const struct bench *bench, const void *work, int64_t turn)
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
-/* In each layout: all sides long, then each in turn 8, 32 and 128. */
+/* Of the 10 sizes of each layout: all sides long, then each in turn 8, 32 and 128. */
+static struct calibrate_product size_of(int index)
+{
+    struct calibrate_product p = {(enum gemm_layout)(index / 10), SIDE, SIDE, SIDE, 0};
+    int64_t *const sides[] = {&p.m, &p.n, &p.k};
+    int variant = index % 10 - 1;
+    if (variant >= 0)
+        *sides[variant / 3] = INT64_C(8) << 2 * (variant % 3);
+    return p;
+}
+
 static void time_products(
     const struct bench *bench, enum dtype dtype, double launch_s, struct calibrate_product *out)
 {
     for (int i = 0; i < CALIBRATE_PRODUCTS; i++) {
-        int layout = i / 10, side = (i % 10 - 1) / 3, length = 8 << 2 * ((i % 10 - 1) % 3);
-        struct calibrate_product p = {(enum gemm_layout)layout, SIDE, SIDE, SIDE, 0};
-        if (i % 10)
-            *(side == 0 ? &p.m : side == 1 ? &p.n : &p.k) = length;
-        struct product work = {p, dtype, false};
+        struct product work = {size_of(i), dtype, false};
         double seconds = time_s(bench, product, &work);
-        p.seconds = seconds > 2 * launch_s ? seconds - launch_s : seconds / 2;
-        out[i] = p;
+        out[i] = work.size;
+        out[i].seconds = seconds > 2 * launch_s ? seconds - launch_s : seconds / 2;
     }
 }
 

@@ -24,8 +24,8 @@ void trace_free(struct trace *t);
 void trace_add_span(struct trace *t, const struct trace_span *span);
 void trace_add_memory(struct trace *t, int rank, double time_s, const struct mem_probe *probe);
 
-/* `count` spans that ran were not seen. The others are kept, and written; how long two kinds of them
- * overlapped is then not known. */
+/* `count` spans that ran were not seen. The others are kept, and written; how long two kinds of
+ * them overlapped is then not known. */
 void trace_add_lost(struct trace *t, int64_t count);
 int64_t trace_lost(const struct trace *t); /* since the last clear */
 

@@ -57,6 +57,7 @@ static __device__ float dot(const struct attention_shape &shape, const struct pl
 {
     const int64_t row = element_of(shape, at, token);
     float chain = 0.0f;
+#pragma unroll 2 /* more, or more of its callers' rounds, and sm_80 spills */
     for (int64_t c = 0; c < shape.head_columns; c++)
         chain = fmaf(mine[c], element<TYPE>(matrix, row + c), chain);
     return chain;
@@ -250,6 +251,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     struct column_sums dk = {}, dv = {};
     for (int64_t from = at.token; from < args.shape.tokens; from += SOFTMAX_SEGMENT) {
         const int64_t count = run_length(from, args.shape.tokens);
+#pragma unroll 1
         for (int64_t j = warp_lane(); j < count; j += WARP) {
             const int64_t column = column_of(args.shape, at, from + j);
             const float score =

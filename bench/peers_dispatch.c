@@ -2,7 +2,10 @@
  * where messages weigh. Two ranks, one kernel thread each.
  *
  * pipelined-llep makes the products of llep in chunks of a token budget: its forward pass within
- * 3 % of llep's speed on balanced routing, within 5 % on skewed; both passes are reported.
+ * 3 % of llep's speed on balanced routing, within 5 % on skewed; both passes are reported. Four
+ * chunks of the profile's cyclic routing over eight experts load both ranks evenly in every chunk;
+ * over four experts chunk and routing are in step, every other chunk belongs to one rank alone,
+ * and the ranks take turns: that case is reported beside them.
  *
  * With messages paced to 0.8 of the products' time one stream takes 1.8 of it. Three streams hide
  * all but the first chunk's way out and the last one's way home, 1 + 0.8 / K of it: at most 0.65.
@@ -17,7 +20,7 @@
 #include "bench/harness/moe_run.h"
 #include "bench/peers.h"
 
-enum { RANKS = 2, TOKENS = 512, HIDDEN = 1024, FFN = 1024, EXPERTS = 4, TOPK = 2, RING = 4 };
+enum { RANKS = 2, TOKENS = 4096, HIDDEN = 1024, FFN = 1024, EXPERTS = 8, TOPK = 2, RING = 4 };
 static const int64_t tokens[RING] = {TOKENS, TOKENS, TOKENS, TOKENS};
 
 /* One implementation ready to run; `fault` once a run failed. */
@@ -58,13 +61,13 @@ static double run_once(void *context)
 
 /* 0, or -1 after a line on stderr. */
 static int side_init(struct side *side, const struct peers *peers, const struct moe_impl *impl,
-    int ranks, const char *routing_text, int64_t ffn, int64_t budget)
+    int ranks, const char *routing_text, int64_t experts, int64_t ffn, int64_t budget)
 {
     const struct moe_shape shape = {.ranks = ranks,
         .tokens = tokens,
         .hidden = HIDDEN,
         .ffn = ffn,
-        .experts = EXPERTS,
+        .experts = experts,
         .topk = TOPK,
         .dtype = DTYPE_F32,
         .activation = MOE_SWIGLU};
@@ -104,16 +107,17 @@ static double layer_work(int ranks, int64_t ffn, bool backward)
  */
 
 /* least 0: reported, held to nothing. */
-static int chunk_bar(
-    struct peers *peers, const char *name, const char *routing, bool backward, double least)
+static int chunk_bar(struct peers *peers, const char *name, const char *routing, int64_t experts,
+    bool backward, double least)
 {
     struct side ours, llep;
     if (!peers_wants(peers, name))
         return 0;
-    int status = side_init(&ours, peers, &moe_pipelined_llep, RANKS, routing, FFN, TOKENS / 4);
+    int status =
+        side_init(&ours, peers, &moe_pipelined_llep, RANKS, routing, experts, FFN, TOKENS / 4);
     if (status)
         return status;
-    status = side_init(&llep, peers, &moe_llep, RANKS, routing, FFN, 0);
+    status = side_init(&llep, peers, &moe_llep, RANKS, routing, experts, FFN, 0);
     if (status == 0) {
         ours.backward = llep.backward = backward;
         contest(peers, name, &ours, "pipelined-llep", &llep, "llep",
@@ -137,7 +141,8 @@ static int overlap_bar(struct peers *peers)
     double products_s = 1e9;
     if (!peers_wants(peers, name))
         return 0;
-    if (side_init(&serial, peers, &moe_pipelined_llep, RANKS, "balanced", FFN, TOKENS / CHUNKS))
+    if (side_init(
+            &serial, peers, &moe_pipelined_llep, RANKS, "balanced", EXPERTS, FFN, TOKENS / CHUNKS))
         return -1;
     serial.ranks.device.serial_streams = true;
     for (int i = 0; i < PACE_SAMPLES; i++) {
@@ -163,10 +168,10 @@ static int movement_bar(struct peers *peers, const struct moe_impl *impl)
     snprintf(name, sizeof name, "%s: rows moved, of the layer", impl->name);
     if (!peers_wants(peers, name))
         return 0;
-    int status = side_init(&narrow, peers, impl, RANKS, "balanced", 1, TOKENS / 4);
+    int status = side_init(&narrow, peers, impl, RANKS, "balanced", EXPERTS, 1, TOKENS / 4);
     if (status)
         return status;
-    status = side_init(&layer, peers, impl, RANKS, "balanced", FFN, TOKENS / 4);
+    status = side_init(&layer, peers, impl, RANKS, "balanced", EXPERTS, FFN, TOKENS / 4);
     if (status == 0) {
         contest(peers, name, &narrow, "width 1", &layer, "the layer", layer_work(RANKS, FFN, false),
             1 / 0.15);
@@ -185,10 +190,10 @@ static int ring_bar(struct peers *peers)
     struct side ours, ckpt;
     if (!peers_wants(peers, name))
         return 0;
-    int status = side_init(&ours, peers, &moe_relay_expert, RANKS, "balanced", FFN, 0);
+    int status = side_init(&ours, peers, &moe_relay_expert, RANKS, "balanced", EXPERTS, FFN, 0);
     if (status)
         return status;
-    status = side_init(&ckpt, peers, &moe_alltoall_ckpt, RANKS, "balanced", FFN, 0);
+    status = side_init(&ckpt, peers, &moe_alltoall_ckpt, RANKS, "balanced", EXPERTS, FFN, 0);
     if (status == 0) {
         ours.backward = ckpt.backward = true;
         contest(peers, name, &ours, "relay-expert", &ckpt, "alltoall-ckpt",
@@ -206,7 +211,7 @@ static int ring_overlap_bar(struct peers *peers)
     double products_s = 1e9;
     if (!peers_wants(peers, name))
         return 0;
-    if (side_init(&serial, peers, &moe_relay_expert, RING, "balanced", FFN, 0))
+    if (side_init(&serial, peers, &moe_relay_expert, RING, "balanced", EXPERTS, FFN, 0))
         return -1;
     serial.options.overlap_off = true;
     for (int i = 0; i < PACE_SAMPLES; i++) {
@@ -232,9 +237,11 @@ int peers_dispatch(struct peers *peers)
     }
     printf("# dispatch: 2 ranks, 1 thread each, N=%d per rank, H=F=%d, E=%d, k=%d, FP32\n", TOKENS,
         HIDDEN, EXPERTS, TOPK);
-    return chunk_bar(peers, "pipelined-llep forward, balanced", "balanced", false, 0.97) ||
-                   chunk_bar(peers, "pipelined-llep forward, 50/1", "50/1", false, 0.95) ||
-                   chunk_bar(&fewer, "pipelined-llep both, no bar", "balanced", true, 0) ||
+    return chunk_bar(peers, "pipelined-llep forward, balanced", "balanced", EXPERTS, false, 0.97) ||
+                   chunk_bar(peers, "pipelined-llep forward, 50/1", "50/1", EXPERTS, false, 0.95) ||
+                   chunk_bar(&fewer, "pipelined-llep both, no bar", "balanced", EXPERTS, true, 0) ||
+                   chunk_bar(&fewer, "pipelined-llep, 4 experts in step, no bar", "balanced", 4,
+                       false, 0) ||
                    overlap_bar(peers) || movement_bar(peers, &moe_llep) ||
                    movement_bar(peers, &moe_pipelined_llep) || ring_bar(&fewer) ||
                    ring_overlap_bar(&fewer)

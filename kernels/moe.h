@@ -126,9 +126,10 @@ void expert_activation_backward(
 /* ---- sums over a token's slots ----------------------------------------------------------------
  * With t = token ? token[i] : i, for i in [0, count):
  *
- *     acc = +0 (with `continued`, to[t]); for slot ascending where p = position[i * slots + slot]
- * is not -1: acc = fmaf(weight[t * slots + slot], from[p], acc)      or acc + from[p] without
- * weights to[t] = acc, rounded once to to_type; +0 for a token without rows
+ *     acc = +0 (with `continued`, to[t])
+ *     for slot ascending where p = position[i * slots + slot] is not -1:
+ *         acc = fmaf(weight[t * slots + slot], from[p], acc)     or acc + from[p] without weights
+ *     to[t] = acc, rounded once to to_type; +0 for a token without rows
  *
  * `token` lets a chunk of tokens be summed: positions are the chunk's, weights and sums the whole
  * batch's. from_type FP32 with to_type FP32 sums partial sums, from_type BF16 with to_type FP32

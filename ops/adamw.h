@@ -3,13 +3,19 @@
  * A rank holds its share of the parameters, Θ/W of Θ, in named tensors: FP32 master p and moments m
  * and v, a gradient, and the BF16 working weights that the model computes with. One step is
  *
- *     sum    = sum of squares of the gradient as given, FP64     (kernels/gradient_scan.h has the
- * order) norm   = scale sqrt(sum)                                   over all ranks, sums added in
- * rank order factor = FP32 of scale, or of scale clip / norm when clip > 0 and norm > clip each
- * element, every operation rounded to FP32 (docs/ARITHMETIC.md, rule 9): g = gradient factor m =
- * fma(b1, m, c1 g)                                   c1 = 1 - b1 v = fma(b2, v, c2 (g g)) c2 = 1 -
- * b2 p = fma(-step, m / fma(sqrt(v), rs, eps), p decay) w = BF16 of p step = lr / (1 - b1^t), rs =
- * 1 / sqrt(1 - b2^t), decay = 1 - lr wd, in FP64, rounded once
+ *     sum    = sum of squares of the gradient as given, FP64, in kernels/gradient_scan.h's order
+ *     norm   = scale sqrt(sum)                  over all ranks, sums added in rank order
+ *     factor = FP32 of scale, or of scale clip / norm when clip > 0 and norm > clip
+ *
+ * and for each element, every operation rounded to FP32 (docs/ARITHMETIC.md, rule 9)
+ *
+ *     g = gradient factor
+ *     m = fma(b1, m, c1 g)                      c1 = 1 - b1
+ *     v = fma(b2, v, c2 (g g))                  c2 = 1 - b2
+ *     p = fma(-step, m / fma(sqrt(v), rs, eps), p decay)
+ *     w = BF16 of p
+ *
+ * with step = lr / (1 - b1^t), rs = 1 / sqrt(1 - b2^t), decay = 1 - lr wd in FP64, rounded once.
  *
  * The powers are taken in FP64 by squaring from t's lowest bit up, so they do not depend on a
  * library; t counts from 1 and has 64 bits. Two groups of tensors, with and without weight decay,

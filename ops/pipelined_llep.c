@@ -3,9 +3,10 @@
  * token budget bounds the dispatch (Eq. 1) and changes no value.
  *
  * Every rank cuts its tokens into K chunks (strided: token t is in chunk t mod K, which spreads
- * runs of equal routing over all chunks). Counts, plan and lent weights once per layer, and one
- * exchange of everybody's table of rows; then, on three streams and with two slots for received
- * rows,
+ * runs of equal routing over all chunks; only routing that cycles in step with K, such as the
+ * profile `balanced` with E = K, makes every chunk the work of few ranks, which then take turns).
+ * Counts, plan and lent weights once per layer, and one exchange of everybody's table of rows;
+ * then, on three streams and with two slots for received rows,
  *
  *   dispatch  | X 0  | X 1    | X 2    | X 3    |
  *   main             | exp 0  | exp 1  | exp 2  | exp 3  |

@@ -6,9 +6,9 @@
  *     y[n, v]  = chain over h of X[n, h] * W[v, h]                           FP32
  *     loss[n]  = (m - y[n, t]) + log z       by rule 7 over P shards          FP32
  *     mean     = FP64 chain of loss over valid tokens, ascending, / valid
- *     r[n, v]  = (exp((y - m) - log z) - [v = t]) * (1/valid)                 FP32, or BF16 in a
- * BF16 problem dX[n, h] = sum over v of r[n, v] * W[v, h]     FP32 sum, stored in the problem's
- * type dW[v, h] = sum over n of r[n, v] * X[n, h]     FP32, over the tokens of ALL ranks
+ *     r[n, v]  = (exp((y - m) - log z) - [v = t]) * (1/valid)   FP32; in a BF16 problem BF16
+ *     dX[n, h] = sum over v of r[n, v] * W[v, h]     FP32 sum, stored in the problem's type
+ *     dW[v, h] = sum over n of r[n, v] * X[n, h]     FP32, over the tokens of ALL ranks
  *
  * X and W are FP32 or BF16. A target of VOCAB_IGNORED takes no part: loss +0, residual +0. When no
  * token is valid the mean is 0 and so are the gradients (scale = 0).

@@ -20,7 +20,7 @@
 #include "bench/harness/moe_run.h"
 #include "bench/peers.h"
 
-enum { RANKS = 2, TOKENS = 4096, HIDDEN = 1024, FFN = 1024, EXPERTS = 8, TOPK = 2, RING = 4 };
+enum { RANKS = 2, TOKENS = 8192, HIDDEN = 1024, FFN = 1024, EXPERTS = 8, TOPK = 2, RING = 4 };
 static const int64_t tokens[RING] = {TOKENS, TOKENS, TOKENS, TOKENS};
 
 /* One implementation ready to run; `fault` once a run failed. */

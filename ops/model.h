@@ -92,6 +92,11 @@ struct model_part {
     int64_t flat_first;          /* of the slice, in the optimizer's order */
 };
 
+const char *model_tensor_name(enum model_tensor tensor); /* "embedding", "q", ... */
+/* Elements of the whole tensor that the part belongs to, and of all tensors of the model. */
+int64_t model_whole_count(const struct model_shape *shape, const struct model_part *part);
+int64_t model_elements(const struct model_shape *shape);
+
 /* One rank's model. */
 struct model {
     struct model_shape shape;

@@ -15,6 +15,29 @@ enum { TENSORS_OF_LAYER = MODEL_DOWN - MODEL_Q + 1 };
 static const char *const tensor_names[] = {
     "embedding", "q", "k", "v", "o", "router", "gate", "up", "down", "head", "gains"};
 
+const char *model_tensor_name(enum model_tensor tensor)
+{
+    return tensor_names[tensor];
+}
+
+static bool is_expert(enum model_tensor tensor)
+{
+    return tensor >= MODEL_GATE && tensor <= MODEL_DOWN;
+}
+
+int64_t model_whole_count(const struct model_shape *shape, const struct model_part *part)
+{
+    if (part->tensor == MODEL_HEAD)
+        return shape->vocab * shape->hidden;
+    return part->count * (is_expert(part->tensor) ? shape->layout.degree[LAYOUT_EXPERTS] : 1);
+}
+
+int64_t model_elements(const struct model_shape *s)
+{
+    int64_t layer = s->hidden * (4 * s->hidden + s->layout.experts * (1 + 3 * s->ffn));
+    return s->hidden * (2 * s->vocab + 2 * s->layers + 1) + s->layers * layer;
+}
+
 static int64_t count_of(const struct model_shape *shape, enum model_tensor tensor, int rank)
 {
     int64_t hidden = shape->hidden, owned = shape->layout.experts;
@@ -43,7 +66,7 @@ static int64_t global_first_of(const struct model_shape *shape, enum model_tenso
 {
     struct layout_group experts = layout_block(&shape->layout, LAYOUT_EXPERTS, rank);
     struct layout_group vocab = layout_block(&shape->layout, LAYOUT_VOCAB, rank);
-    if (tensor == MODEL_GATE || tensor == MODEL_UP || tensor == MODEL_DOWN)
+    if (is_expert(tensor))
         return experts.place * count_of(shape, tensor, rank);
     if (tensor == MODEL_HEAD)
         return vocab_shard_first(shape->vocab, vocab.size, vocab.place) * shape->hidden;
@@ -58,7 +81,7 @@ static void set_holders(struct model *m, struct model_part *part)
     part->holders = (struct layout_group){.stride = 1, .size = everyone, .place = m->rank};
     part->comm = m->world;
     enum layout_degree degree = LAYOUT_DEGREES;
-    if (part->tensor == MODEL_GATE || part->tensor == MODEL_UP || part->tensor == MODEL_DOWN)
+    if (is_expert(part->tensor))
         degree = LAYOUT_EXPERTS;
     else if (part->tensor == MODEL_HEAD)
         degree = LAYOUT_VOCAB;
@@ -97,8 +120,8 @@ static void add_part(struct model *m, enum model_tensor tensor, int64_t layer, i
 static bool is_frozen(const struct model *m, enum model_tensor tensor)
 {
     bool attention = tensor >= MODEL_Q && tensor <= MODEL_O;
-    bool experts = tensor >= MODEL_GATE && tensor <= MODEL_DOWN;
-    return (attention && m->options.freeze_attention) || (experts && m->options.freeze_experts);
+    return (attention && m->options.freeze_attention) ||
+           (is_expert(tensor) && m->options.freeze_experts);
 }
 
 /* The optimizer's tensors are the slices. */

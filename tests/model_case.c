@@ -48,11 +48,6 @@ static void make_batch(
         }
 }
 
-static bool is_split(enum model_tensor tensor)
-{
-    return tensor >= MODEL_GATE && tensor <= MODEL_DOWN;
-}
-
 /* The slice that this rank updates, and what it has resident of it. */
 static void collect_part(
     struct model *m, const struct model_part *part, float *whole, struct model_outcome *outcome)
@@ -73,18 +68,8 @@ static void collect(struct model *m, struct model_outcome *outcome)
     for (int64_t i = 0; i < m->parts; i++) {
         const struct model_part *part = &m->part[i];
         collect_part(m, part, outcome->master + first, outcome);
-        if (part->tensor == MODEL_HEAD)
-            first += m->shape.vocab * m->shape.hidden;
-        else
-            first +=
-                part->count * (is_split(part->tensor) ? m->shape.layout.degree[LAYOUT_EXPERTS] : 1);
+        first += model_whole_count(&m->shape, part);
     }
-}
-
-static int64_t whole_elements(const struct model_shape *s)
-{
-    int64_t layer = s->hidden * (4 * s->hidden + s->layout.experts * (1 + 3 * s->ffn));
-    return s->hidden * (2 * s->vocab + 2 * s->layers + 1) + s->layers * layer;
 }
 
 static int run_rank(struct rank *rank, void *context)
@@ -114,7 +99,7 @@ static int run_rank(struct rank *rank, void *context)
 
 struct model_outcome model_case_run(const struct model_case *c)
 {
-    struct model_outcome outcome = {.elements = whole_elements(&c->shape)};
+    struct model_outcome outcome = {.elements = model_elements(&c->shape)};
     struct job job = {c, &outcome};
     struct ranks_config config = {.count = c->shape.layout.ranks,
         .device = {.kind = DEV_CPU, .check_order = c->check_order, .pool = dev_pool_create(2)}};

@@ -6,27 +6,6 @@
 #include <string.h>
 #include "probe/timing.h"
 
-/* ---- whole tensors --------------------------------------------------------------------------- */
-
-static bool is_expert(enum model_tensor tensor)
-{
-    return tensor >= MODEL_GATE && tensor <= MODEL_DOWN;
-}
-
-/* Elements of the whole tensor that a part belongs to. */
-static int64_t whole_count(const struct model_shape *shape, const struct model_part *part)
-{
-    if (part->tensor == MODEL_HEAD)
-        return shape->vocab * shape->hidden;
-    return part->count * (is_expert(part->tensor) ? shape->layout.degree[LAYOUT_EXPERTS] : 1);
-}
-
-static int64_t total_elements(const struct model_shape *s)
-{
-    int64_t layer = s->hidden * (4 * s->hidden + s->layout.experts * (1 + 3 * s->ffn));
-    return s->hidden * (2 * s->vocab + 2 * s->layers + 1) + s->layers * layer;
-}
-
 double train_flops_per_token(const struct model_shape *s)
 {
     double hidden = (double)s->hidden, layer = 4 * hidden * hidden; /* multiply-adds */
@@ -105,7 +84,7 @@ static void collect(struct on_rank *r)
         const struct model_part *part = &m->part[i];
         adamw_read_state(&m->adamw, ADAMW_P, part->flat_first, part->slice,
             r->run->master + first + part->global_first + part->slice_first);
-        first += whole_count(&m->shape, part);
+        first += model_whole_count(&m->shape, part);
     }
     if (r->rank->index == 0)
         memcpy(r->run->loads, m->loads,
@@ -161,7 +140,7 @@ static int run_rank(struct rank *rank, void *context)
 int train_run(struct train_run *run)
 {
     size_t loads = (size_t)(run->shape->layers * run->shape->layout.experts);
-    run->elements = total_elements(run->shape);
+    run->elements = model_elements(run->shape);
     run->loss = calloc((size_t)run->steps + 1, sizeof *run->loss);
     run->seconds = calloc((size_t)run->steps + 1, sizeof *run->seconds);
     run->master = calloc((size_t)run->elements, sizeof *run->master);
@@ -206,9 +185,6 @@ void train_run_digests(
         digest_finish(w, weights);
 }
 
-static const char *const tensor_names[] = {
-    "embedding", "q", "k", "v", "o", "router", "gate", "up", "down", "head", "gains"};
-
 /* The tensor that holds element `at` of the whole model. */
 static void name_element(const struct model_shape *s, int64_t at, char *text, int size)
 {
@@ -233,7 +209,7 @@ static void name_element(const struct model_shape *s, int64_t at, char *text, in
         for (int tensor = MODEL_Q; tensor <= MODEL_DOWN; at -= counts[tensor++])
             if (at < counts[tensor]) {
                 snprintf(text, (size_t)size, "layer %lld %s [%lld]", (long long)layer,
-                    tensor_names[tensor], (long long)at);
+                    model_tensor_name((enum model_tensor)tensor), (long long)at);
                 return;
             }
     bool gain = at < counts[MODEL_GAINS];

@@ -3,7 +3,7 @@
  *
  * The groups are ragged, as routing makes them, and each has a matrix of its own; the one product
  * has a single matrix for all rows. What is compared was checked against scalar loops
- * (tests/test_moe_kernels.c). */
+ * (tests/test_moe_kernels.c, tests/test_expert_kernels.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

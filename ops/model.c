@@ -175,7 +175,13 @@ const struct stack_steps model_steps = {
     .hidden = hidden, .output = output, .backward = backward, .release = release};
 
 /* ---- opening ---------------------------------------------------------------------------------
- */
+ * A simulated device is written to in the same calls, since the host waits in them, but what would
+ * be written is not made. */
+
+static bool computes(const struct model *m)
+{
+    return !dev_is_simulated(m->dev);
+}
 
 /* Row p * N + i of the parts is part p of token i. */
 static void make_part_tables(struct model *m)
@@ -184,6 +190,10 @@ static void make_part_tables(struct model *m)
     int64_t bytes = tokens * d * (int64_t)sizeof(int32_t);
     if (d == 1)
         return;
+    m->to_parts = dev_alloc(m->dev, bytes, LIVE_INPUT, "order of heads by peer");
+    m->from_parts = dev_alloc(m->dev, bytes, LIVE_INPUT, "order of heads by token");
+    if (!computes(m))
+        return;
     int32_t *to = malloc((size_t)bytes), *from = malloc((size_t)bytes);
     if (to && from) {
         for (int64_t p = 0; p < d; p++)
@@ -191,8 +201,6 @@ static void make_part_tables(struct model *m)
                 to[p * tokens + i] = (int32_t)(i * d + p);
                 from[i * d + p] = (int32_t)(p * tokens + i);
             }
-        m->to_parts = dev_alloc(m->dev, bytes, LIVE_INPUT, "order of heads by peer");
-        m->from_parts = dev_alloc(m->dev, bytes, LIVE_INPUT, "order of heads by token");
         dev_write(m->dev, m->to_parts, to, bytes);
         dev_write(m->dev, m->from_parts, from, bytes);
     } else {
@@ -229,13 +237,18 @@ static bool alloc_host(struct model *m)
 {
     size_t routes = (size_t)(model_tokens(&m->shape) * m->shape.topk);
     size_t layers = (size_t)m->shape.layers, experts = (size_t)m->shape.layout.experts;
-    m->idx = calloc(layers * routes + 1, sizeof *m->idx);
+    m->idx = calloc(layers, sizeof *m->idx);
+    if (computes(m))
+        m->chosen = calloc(layers * routes + 1, sizeof *m->chosen);
     m->host_bias = calloc(layers * experts, sizeof *m->host_bias);
     m->loads = calloc(layers * experts, sizeof *m->loads);
     m->tokens_of = calloc((size_t)m->shape.layout.ranks, sizeof *m->tokens_of);
     m->recomputes = calloc(2 * layers, sizeof *m->recomputes);
-    if (!m->idx || !m->host_bias || !m->loads || !m->tokens_of || !m->recomputes)
+    if (!m->idx || (computes(m) && !m->chosen) || !m->host_bias || !m->loads || !m->tokens_of ||
+        !m->recomputes)
         return false;
+    for (size_t layer = 0; layer < layers && m->chosen; layer++)
+        m->idx[layer] = m->chosen + layer * routes;
     for (int i = 0; i < m->shape.layout.ranks; i++)
         m->tokens_of[i] = model_tokens(&m->shape);
     return true;
@@ -284,18 +297,17 @@ void model_close(struct model *m)
     void *blocks[] = {m->to_parts, m->from_parts, m->all_rows, m->ones, m->bias};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         dev_free(m->dev, blocks[i]);
-    free(m->idx);
+    free(m->chosen);
+    free((void *)m->idx);
     free(m->host_bias);
     free(m->loads);
     free(m->tokens_of);
     free(m->recomputes);
 }
 
-void model_set_routing(struct model *m, const int32_t *idx)
+void model_set_routing(struct model *m, int64_t layer, const int32_t *idx)
 {
-    int64_t routes = model_tokens(&m->shape) * m->shape.topk;
-    for (int64_t layer = 0; layer < m->shape.layers; layer++)
-        memcpy(m->idx + layer * routes, idx, (size_t)routes * sizeof *idx);
+    m->idx[layer] = idx;
 }
 
 /* ---- inputs and the embedding ----------------------------------------------------------------
@@ -335,10 +347,15 @@ static void load_batch(
 {
     int64_t count = model_tokens(&m->shape), vocab = m->shape.vocab;
     int64_t group_bytes = vocab * (int64_t)sizeof(struct expert_group);
-    int32_t *by_token = malloc((size_t)count * sizeof *by_token + 1);
-    struct expert_group *groups = malloc((size_t)group_bytes);
-    if (by_token && groups) {
+    int32_t *by_token = NULL;
+    struct expert_group *groups = NULL;
+    if (computes(m)) {
+        by_token = malloc((size_t)count * sizeof *by_token + 1);
+        groups = malloc((size_t)group_bytes);
+    }
+    if (by_token && groups)
         sort_by_token(m, tokens, by_token, groups);
+    if ((by_token && groups) || !computes(m)) {
         batch->tokens = dev_alloc(m->dev, count * 4, LIVE_INPUT, "tokens");
         batch->targets = dev_alloc(m->dev, count * 8, LIVE_INPUT, "targets");
         batch->by_token = dev_alloc(m->dev, count * 4, LIVE_INPUT, "positions by token");
@@ -399,21 +416,26 @@ static void embedding_backward(struct model *m, const struct batch *batch, const
 /* ---- the loss --------------------------------------------------------------------------------
  */
 
-/* One FP64 chain over all tokens, rank after rank, divided by their number. */
+/* One FP64 chain over all tokens, divided by their number: it goes on from rank to rank, so that
+ * nobody needs the losses of all. */
 static double mean_loss(struct model *m, const float *loss)
 {
     int64_t count = model_tokens(&m->shape), ranks = m->shape.layout.ranks;
-    float *all = malloc((size_t)(count * (ranks + 1)) * sizeof *all + 1);
-    double sum = 0;
-    if (!all) {
+    float *own = malloc((size_t)count * sizeof *own + 1);
+    double until[LAYOUT_RANKS_MAX], sum = 0;
+    if (!own) {
         dev_fail(m->dev, DEV_FAILED, "no host memory for the losses");
         return 0;
     }
-    dev_read(m->dev, all + count * ranks, loss, count * 4);
-    if (comm_host_all_gather(m->world, all + count * ranks, all, count * 4) == 0)
-        for (int64_t i = 0; i < count * ranks; i++)
-            sum += (double)all[i];
-    free(all);
+    dev_read(m->dev, own, loss, count * 4);
+    for (int rank = 0; rank < ranks && dev_status(m->dev) == DEV_OK; rank++) {
+        double mine = sum;
+        for (int64_t i = 0; rank == m->rank && i < count; i++)
+            mine += (double)own[i];
+        if (comm_host_all_gather(m->world, &mine, until, sizeof mine) == 0)
+            sum = until[rank];
+    }
+    free(own);
     return sum / (double)(count * ranks);
 }
 
@@ -460,46 +482,16 @@ static void *head_step(
     return dy;
 }
 
-/* ---- routers' biases -------------------------------------------------------------------------
- * After every step an expert with less than the mean load becomes likelier, one with more less
- * likely. Counts of all ranks are integers, so every rank computes the same biases. */
-
-static void count_loads(struct model *m, int64_t *mine)
-{
-    int64_t experts = m->shape.layout.experts, routes = model_tokens(&m->shape) * m->shape.topk;
-    memset(mine, 0, (size_t)(m->shape.layers * experts) * sizeof *mine);
-    for (int64_t layer = 0; layer < m->shape.layers; layer++)
-        for (int64_t i = 0; i < routes; i++)
-            if (m->idx[layer * routes + i] >= 0)
-                mine[layer * experts + m->idx[layer * routes + i]]++;
-}
-
-static void balance(struct model *m)
-{
-    int64_t experts = m->shape.layout.experts, all = m->shape.layers * experts;
-    int64_t ranks = m->shape.layout.ranks, bytes = all * (int64_t)sizeof(int64_t);
-    int64_t total = ranks * model_tokens(&m->shape) * m->shape.topk;
-    int64_t *counts = malloc((size_t)(bytes * (ranks + 1)));
-    if (!counts) {
-        dev_fail(m->dev, DEV_FAILED, "no host memory for the loads");
-        return;
-    }
-    count_loads(m, counts + all * ranks);
-    memset(m->loads, 0, (size_t)bytes);
-    if (comm_host_all_gather(m->world, counts + all * ranks, counts, bytes) == 0)
-        for (int64_t i = 0; i < all * ranks; i++)
-            m->loads[i % all] += counts[i];
-    free(counts);
-    float step = (float)m->options.bias_step;
-    for (int64_t i = 0; i < all; i++) {
-        int64_t load = m->loads[i] * experts;
-        m->host_bias[i] += load < total ? step : load > total ? -step : 0.0f;
-    }
-    dev_write(m->dev, m->bias, m->host_bias, all * 4);
-}
-
 /* ---- a step ----------------------------------------------------------------------------------
  */
+
+static bool all_routed(const struct model *m)
+{
+    for (int64_t layer = 0; layer < m->shape.layers; layer++)
+        if (!m->idx[layer])
+            return false;
+    return true;
+}
 
 enum dev_status model_step(
     struct model *m, const int32_t *tokens, const int64_t *targets, double *loss)
@@ -508,6 +500,10 @@ enum dev_status model_step(
     struct batch batch = {0};
     int64_t gain_bytes = (2 * m->shape.layers + 1) * m->shape.hidden * 4;
     *loss = 0;
+    if (dev_status(dev) == DEV_OK && !all_routed(m))
+        dev_fail(dev, DEV_FAILED, "a simulated device is given the routing of every layer");
+    if (dev_status(dev) != DEV_OK)
+        return dev_status(dev);
     load_batch(m, tokens, targets, &batch);
     m->stack.x = dev_alloc(dev, model_row_bytes(m), LIVE_BOUNDARY, "embedded tokens");
     gather(m, batch.tokens, model_weights(m, MODEL_EMBEDDING, -1), m->shape.vocab, m->stack.x);
@@ -525,6 +521,6 @@ enum dev_status model_step(
     free_batch(m, &batch);
     adamw_step(&m->adamw);
     model_refresh(m);
-    balance(m);
+    model_balance(m);
     return dev_status(dev);
 }

@@ -116,7 +116,8 @@ struct model {
     /* routing: of the last step */
     float *bias;         /* device, [L, E] */
     float *host_bias;    /* [L, E] */
-    int32_t *idx;        /* host, [L, N, k] */
+    int32_t *chosen;     /* host, [L, N, k]: by the device; NULL where it is simulated */
+    const int32_t **idx; /* host, [L] times [N, k]: chosen, or given by model_set_routing */
     int32_t *idx_pinned; /* [N, k] */
     int64_t *loads;      /* host, [L, E]: routes of all ranks */
 
@@ -137,13 +138,14 @@ enum dev_status model_open(struct model *m, const struct model_shape *shape,
 void model_close(struct model *m);
 
 /* One training step on this rank's tokens and their targets, [N] each on the host, sequence by
- * sequence. *loss is the mean over all ranks' tokens, the same on every rank. On a simulated device
- * routing is what `idx` holds (model_set_routing). */
+ * sequence. *loss is the mean over all ranks' tokens, the same on every rank. A simulated device
+ * looks at no tokens (NULL), and every layer's routing is given before. */
 enum dev_status model_step(
     struct model *m, const int32_t *tokens, const int64_t *targets, double *loss);
 
-/* The routing that a device which computes nothing is given: idx [N, k], for every layer. */
-void model_set_routing(struct model *m, const int32_t *idx);
+/* The routing of a layer on a device that computes nothing: idx [N, k] stays the caller's, and where
+ * it is. Layers may have the same one, which then is looked at once. */
+void model_set_routing(struct model *m, int64_t layer, const int32_t *idx);
 
 /* A part's resident weights, to [count]. */
 void model_read_part(struct model *m, const struct model_part *part, uint16_t *to);

@@ -31,3 +31,6 @@ void model_matmul(struct model *m, enum gemm_layout layout, int64_t n, int64_t k
 /* Sends a^T b, the gradient of a [columns_a, columns_b] tensor, to its slices. */
 void model_product_gradient(struct model *m, enum model_tensor tensor, int64_t layer, const void *a,
     enum dtype a_type, int64_t columns_a, const void *b, int64_t columns_b);
+
+/* After a step: the loads of all ranks, and the routers' biases that follow from them. */
+void model_balance(struct model *m);

@@ -22,11 +22,6 @@ static int64_t routes_of(const struct model *m)
     return model_tokens(&m->shape) * m->shape.topk;
 }
 
-static int32_t *idx_of(const struct model *m, int64_t layer)
-{
-    return m->idx + layer * routes_of(m);
-}
-
 static struct gemm_args router_product(const struct model *m, enum gemm_layout layout)
 {
     return (struct gemm_args){.layout = layout,
@@ -63,8 +58,8 @@ static void route(struct model *m, int64_t layer, const void *n, float *weight)
                             .weight = weight});
     dev_copy_d2h(main, m->idx_pinned, idx, idx_bytes);
     dev_sync_event(dev_record(main));
-    if (dev_status(m->dev) == DEV_OK && dev_config(m->dev)->kind != DEV_SIM)
-        memcpy(idx_of(m, layer), m->idx_pinned, (size_t)idx_bytes);
+    if (dev_status(m->dev) == DEV_OK && m->chosen)
+        memcpy(m->chosen + layer * routes_of(m), m->idx_pinned, (size_t)idx_bytes);
     dev_free(m->dev, idx);
     dev_free(m->dev, scores);
 }
@@ -120,7 +115,7 @@ static struct moe *open_dispatch(
         .gate = model_weights(m, MODEL_GATE, layer),
         .up = model_weights(m, MODEL_UP, layer),
         .down = model_weights(m, MODEL_DOWN, layer),
-        .idx = idx_of(m, layer)};
+        .idx = m->idx[layer]};
     if (with_backward && m->options.dispatch_order)
         moe->run_order = order_of(m, moe);
     return moe;
@@ -188,8 +183,8 @@ static void router_back(
     float *sum = dev_alloc(m->dev, elements * 4, LIVE_WORKSPACE, "router's input gradient");
     uint16_t *rounded = dev_alloc(m->dev, elements * 2, LIVE_WORKSPACE, "the same, rounded");
     dev_sync_event(dev_record(main)); /* whoever read the pinned choice is through */
-    if (dev_status(m->dev) == DEV_OK)
-        memcpy(m->idx_pinned, idx_of(m, layer), (size_t)idx_bytes);
+    if (dev_status(m->dev) == DEV_OK && m->chosen)
+        memcpy(m->idx_pinned, m->idx[layer], (size_t)idx_bytes);
     dev_copy_h2d(main, idx, m->idx_pinned, idx_bytes);
     router_backward(main, &(struct router_backward_args){.tokens = tokens,
                               .experts = experts,

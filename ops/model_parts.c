@@ -268,8 +268,7 @@ enum dev_status model_parts_open(struct model *m)
     m->adamw.gradients = m->gradients;
     if (adamw_open(&m->adamw, m->options.optimizer) != DEV_OK)
         return dev_status(dev);
-    bool computes = dev_config(dev)->kind != DEV_SIM; /* else there is nothing to seed */
-    if (computes && seed_slices(m))
+    if (!dev_is_simulated(dev) && seed_slices(m))
         dev_fail(dev, DEV_FAILED, "no host memory for the initial weights");
     model_refresh(m);
     return dev_status(dev);

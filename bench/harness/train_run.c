@@ -47,7 +47,7 @@ static void keep_routes(struct on_rank *r, int64_t step)
     int64_t routes = model_tokens(shape) * shape->topk;
     for (int64_t layer = 0; layer < shape->layers; layer++) {
         int64_t place = (step * shape->layers + layer) * r->rank->count + r->rank->index;
-        memcpy(r->run->routes + place * routes, r->model.idx + layer * routes,
+        memcpy(r->run->routes + place * routes, r->model.idx[layer],
             (size_t)routes * sizeof *r->run->routes);
     }
 }

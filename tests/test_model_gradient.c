@@ -51,7 +51,7 @@ static int run_rank(struct rank *rank, void *context)
                 tiny->gradients[m.part[i].first + e] = m.gradients[m.part[i].flat_first + e];
         }
         for (int64_t i = 0; i < tiny->shape.layers * TOKENS * tiny->shape.topk; i++)
-            tiny->idx[i] = m.idx[i];
+            tiny->idx[i] = m.chosen[i];
     }
     free(before);
     model_close(&m);

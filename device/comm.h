@@ -30,6 +30,11 @@ struct comm *comm_dup(struct comm *comm, const char *name);
  * which it shares its names with. */
 struct comm *comm_split(struct comm *comm, int color, int key, const char *name);
 
+/* As comm_split, for ranks that know who shares theirs: ranks[count], of `comm`, in the order of
+ * their new numbers. Collective over `comm`: its ranks give lists that cover each of them once, and
+ * those of one list give the same. Nothing is gathered. */
+struct comm *comm_subset(struct comm *comm, const int *ranks, int count, const char *name);
+
 /* One message of an exchange: peer may be the rank itself (a local copy). */
 struct comm_part {
     int peer;

@@ -179,3 +179,38 @@ struct comm *comm_split(struct comm *comm, int color, int key, const char *name)
         free_child(child);
     return NULL;
 }
+
+/* Makes the child one over `ranks`; this rank is one of them. */
+static bool restrict_to(struct comm *comm, struct comm *child, const int *ranks, int count)
+{
+    int *members = malloc((size_t)count * sizeof *members);
+    if (!members) {
+        dev_fail(comm->dev, DEV_FAILED, "no memory for communicator '%s'", child->name);
+        return false;
+    }
+    child->leader = ranks[0];
+    child->size = count;
+    for (int i = 0; i < count; i++) {
+        members[i] = comm_member(comm, ranks[i]);
+        if (ranks[i] == comm->rank)
+            child->rank = i;
+    }
+    free(child->members);
+    child->members = members;
+    return true;
+}
+
+struct comm *comm_subset(struct comm *comm, const int *ranks, int count, const char *name)
+{
+    if (!comm_usable(comm))
+        return NULL;
+    struct comm *child = find_child(comm, name);
+    if (child)
+        return child;
+    child = make_child(comm, name);
+    if (child && restrict_to(comm, child, ranks, count))
+        return keep_child(child);
+    if (child)
+        free_child(child);
+    return NULL;
+}

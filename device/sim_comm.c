@@ -10,9 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "device/board.h"
-#include "device/sim.h"
-
-enum { LINK_OUT, LINK_IN, NETWORK_OUT, NETWORK_IN, DIRECTIONS }; /* as the engines from there on */
+#include "device/sim_links.h"
 
 /* What a rank shows the others. */
 struct side {
@@ -21,7 +19,7 @@ struct side {
     struct exchange *exchange; /* owned */
     int64_t arrival_ps[DEV_MACHINES_MAX];
     /* Written before the second, read until the next. 0: not used. */
-    int64_t through_ps[DEV_MACHINES_MAX][DIRECTIONS];
+    int64_t through_ps[DEV_MACHINES_MAX][SIM_DIRECTIONS];
     /* The host's clocks at a gather, for even and odd ones in turn. */
     int64_t host_ps[2][DEV_MACHINES_MAX];
     int64_t gathers;
@@ -130,12 +128,6 @@ static struct sim *sim_of(const struct comm *comm)
     return comm->dev->state;
 }
 
-static bool same_node(const struct comm *comm, const struct profile *profile, int peer)
-{
-    return comm_member(comm, comm->rank) / profile->ranks_per_node ==
-           comm_member(comm, peer) / profile->ranks_per_node;
-}
-
 /* Whether every rank is in the same exchange, and sends its partners what they expect. */
 static bool check(struct comm *comm, const struct exchange *exchange)
 {
@@ -159,92 +151,29 @@ static bool check(struct comm *comm, const struct exchange *exchange)
     return true;
 }
 
-static void add_bytes(const struct comm *comm, const struct profile *profile,
-    const struct comm_part *part, bool out, struct sim_message_bytes *bytes)
-{
-    if (part->peer == comm->rank)
-        bytes->own += out ? part->bytes : 0;
-    else if (same_node(comm, profile, part->peer))
-        *(out ? &bytes->link_out : &bytes->link_in) += part->bytes;
-    else
-        *(out ? &bytes->network_out : &bytes->network_in) += part->bytes;
-}
-
-static struct sim_message_bytes count_bytes(
-    const struct comm *comm, const struct profile *profile, const struct exchange *exchange)
-{
-    struct sim_message_bytes bytes = {0};
-    for (int i = 0; i < exchange->sends; i++)
-        add_bytes(comm, profile, &exchange->send[i], true, &bytes);
-    for (int i = 0; i < exchange->receives; i++)
-        add_bytes(comm, profile, &exchange->receive[i], false, &bytes);
-    return bytes;
-}
-
 /* When the rank and all of its partners are there. */
-static int64_t start_of(const struct comm *comm, const struct exchange *exchange, int machine)
+static void find_starts(const struct comm *comm, const struct exchange *exchange, int64_t *start_ps)
 {
     const struct sim_comm *state = comm->state;
-    int64_t start_ps = state->mine.arrival_ps[machine];
-    for (int i = 0; i < exchange->partner_count; i++) {
-        int64_t other_ps = state->sides[exchange->partners[i]]->arrival_ps[machine];
-        start_ps = other_ps > start_ps ? other_ps : start_ps;
-    }
-    return start_ps;
-}
-
-/* Books this rank's links. spans[machine]: from the start to the end of its own part. */
-static bool book(struct comm *comm, const struct exchange *exchange, struct calendar_span *spans)
-{
-    struct sim_comm *state = comm->state;
-    struct sim *sim = sim_of(comm);
-    struct sim_message_bytes bytes = {0};
-    for (int m = 0; m < sim->machines; m++) {
-        struct sim_clock *clock = &sim->clocks[m];
-        int64_t ends_ps[SIM_ENGINES];
-        if (m == 0 || clock->profile.ranks_per_node != sim->clocks[m - 1].profile.ranks_per_node)
-            bytes = count_bytes(comm, &clock->profile, exchange);
-        struct sim_work work = sim_message_work(&clock->profile, &bytes);
-        if (!sim_book(clock, start_of(comm, exchange, m), &work, &spans[m], ends_ps)) {
-            dev_fail(comm->dev, DEV_FAILED, "no memory for the links of rank %d", comm->rank);
-            return false;
-        }
-        memcpy(state->mine.through_ps[m], &ends_ps[SIM_LINK_OUT], sizeof state->mine.through_ps[m]);
-    }
-    return true;
-}
-
-/* Moves each machine's end to when the links are through that the messages with a partner use. */
-static void join_partner(
-    struct comm *comm, const struct exchange *exchange, int partner, struct calendar_span *spans)
-{
     const struct sim *sim = sim_of(comm);
-    const struct sim_comm *state = comm->state;
-    const struct side *side = state->sides[partner];
-    int first;
-    bool receives = exchange_parts(exchange->receive, exchange->receives, partner, &first);
-    bool sends = exchange_parts(exchange->send, exchange->sends, partner, &first);
     for (int m = 0; m < sim->machines; m++) {
-        bool near = same_node(comm, &sim->clocks[m].profile, partner);
-        const int64_t *through_ps = &side->through_ps[m][near ? LINK_OUT : NETWORK_OUT];
-        if (receives && through_ps[0] > spans[m].end_ps)
-            spans[m].end_ps = through_ps[0];
-        if (sends && through_ps[1] > spans[m].end_ps)
-            spans[m].end_ps = through_ps[1];
+        start_ps[m] = state->mine.arrival_ps[m];
+        for (int i = 0; i < exchange->partner_count; i++) {
+            int64_t other_ps = state->sides[exchange->partners[i]]->arrival_ps[m];
+            start_ps[m] = other_ps > start_ps[m] ? other_ps : start_ps[m];
+        }
     }
 }
 
 static void complete(struct comm *comm, struct stream *stream, const struct exchange *exchange,
     struct calendar_span *spans)
 {
-    const struct sim *sim = sim_of(comm);
-    int64_t end_ps[DEV_MACHINES_MAX];
-    for (int i = 0; i < exchange->partner_count; i++)
-        join_partner(comm, exchange, exchange->partners[i], spans);
-    for (int m = 0; m < sim->machines; m++)
-        end_ps[m] = spans[m].end_ps;
-    sim_trace(stream, TRACE_MESSAGE, exchange->label, spans[0]);
-    sim_finish(stream, end_ps);
+    const struct sim_comm *state = comm->state;
+    for (int i = 0; i < exchange->partner_count; i++) {
+        int partner = exchange->partners[i];
+        sim_links_join(comm, exchange, partner, state->sides[partner]->through_ps, spans);
+    }
+    sim_links_finish(comm, stream, exchange, spans);
 }
 
 static void sim_exchange(struct comm *comm, struct stream *stream, struct exchange *exchange)
@@ -252,12 +181,16 @@ static void sim_exchange(struct comm *comm, struct stream *stream, struct exchan
     struct sim_comm *state = comm->state;
     struct sim *sim = sim_of(comm);
     struct calendar_span spans[DEV_MACHINES_MAX];
+    int64_t start_ps[DEV_MACHINES_MAX];
     state->mine.comm = comm->name;
     state->mine.exchange = exchange; /* stays there after a failure */
     for (int m = 0; m < sim->machines; m++)
         state->mine.arrival_ps[m] = sim_ready(&sim->clocks[m], stream->index);
-    if (!meet(comm, exchange->label, NULL, NULL, 0) || !check(comm, exchange) ||
-        !book(comm, exchange, spans) || !meet(comm, exchange->label, NULL, NULL, 0))
+    if (!meet(comm, exchange->label, NULL, NULL, 0) || !check(comm, exchange))
+        return;
+    find_starts(comm, exchange, start_ps);
+    if (!sim_links_book(comm, exchange, start_ps, spans, state->mine.through_ps) ||
+        !meet(comm, exchange->label, NULL, NULL, 0))
         return;
     complete(comm, stream, exchange, spans);
     state->mine.exchange = NULL;
@@ -271,22 +204,18 @@ static int sim_host_all_gather(struct comm *comm, const void *send, void *receiv
 {
     struct sim_comm *state = comm->state;
     struct sim *sim = sim_of(comm);
+    int64_t latest_ps[DEV_MACHINES_MAX] = {0};
     int turn = (int)(state->mine.gathers++ % 2);
     for (int m = 0; m < sim->machines; m++)
         state->mine.host_ps[turn][m] = sim->clocks[m].host_ps;
     if (!meet(comm, NULL, send, receive, bytes))
         return -1;
-    for (int m = 0; m < sim->machines; m++) {
-        const struct profile *profile = &sim->clocks[m].profile;
-        int64_t latest_ps = 0;
-        bool far = false;
+    for (int m = 0; m < sim->machines; m++)
         for (int r = 0; r < comm->size; r++) {
             int64_t other_ps = state->sides[r]->host_ps[turn][m];
-            latest_ps = other_ps > latest_ps ? other_ps : latest_ps;
-            far |= !same_node(comm, profile, r);
+            latest_ps[m] = other_ps > latest_ps[m] ? other_ps : latest_ps[m];
         }
-        sim_host_joins(&sim->clocks[m], latest_ps + sim_gather_ps(profile, comm->size, far, bytes));
-    }
+    sim_links_gather(comm, latest_ps, bytes);
     return 0;
 }
 

@@ -59,6 +59,14 @@ struct layout_group layout_replicas(
         .first = rank % d, .stride = d, .size = shape->ranks / d, .place = rank / d};
 }
 
+static struct comm *comm_of(struct comm *world, const struct layout_group *group, const char *name)
+{
+    int ranks[LAYOUT_RANKS_MAX];
+    for (int i = 0; i < group->size; i++)
+        ranks[i] = group->first + i * group->stride;
+    return comm_subset(world, ranks, group->size, name);
+}
+
 enum dev_status layout_open(
     struct layout *layout, const struct layout_shape *shape, struct device *dev, struct comm *world)
 {
@@ -85,9 +93,8 @@ enum dev_status layout_open(
         struct layout_group replicas = layout_replicas(shape, i, layout->rank);
         layout->block[i] = block;
         layout->replicas[i] = replicas;
-        layout->block_comm[i] = comm_split(world, block.first, block.place, block_names[i]);
-        layout->replicas_comm[i] =
-            comm_split(world, replicas.first, replicas.place, replica_names[i]);
+        layout->block_comm[i] = comm_of(world, &block, block_names[i]);
+        layout->replicas_comm[i] = comm_of(world, &replicas, replica_names[i]);
     }
     return dev_status(dev);
 }

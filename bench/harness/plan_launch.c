@@ -1,0 +1,132 @@
+/* What a command line of bin/plan asks for, as the model's shape and options, and what is refused
+ * before anything is printed. */
+#include "bench/harness/plan_launch.h"
+#include <string.h>
+
+struct model_shape plan_shape(const struct plan *p, const struct plan_line *line)
+{
+    const int64_t *width = p->list.width;
+    int ranks = (int)line->gpus;
+    return (struct model_shape){
+        .layout = {.ranks = ranks,
+            .degree = {(int)line->sequence_group,
+                line->expert_group > 0 ? (int)line->expert_group : ranks, (int)line->vocab_group},
+            .heads = width[MODEL_WIDTH_HEADS],
+            .experts = width[MODEL_WIDTH_EXPERTS]},
+        .layers = width[MODEL_WIDTH_LAYERS],
+        .hidden = width[MODEL_WIDTH_HIDDEN],
+        .ffn = width[MODEL_WIDTH_FFN],
+        .vocab = width[MODEL_WIDTH_VOCAB],
+        .topk = (int)width[MODEL_WIDTH_TOPK],
+        .length = line->context,
+        .sequences = line->sequences};
+}
+
+struct model_options plan_options(const struct plan_line *line)
+{
+    return (struct model_options){.dispatch = &moe_pipelined_llep,
+        .moe = {.chunk_budget = line->chunk_budget,
+            .max_chunks = line->max_chunks,
+            .alpha = 1,
+            .lambda = 1.3,
+            .min_gemm_tokens = 1024},
+        .vocab = &vocab_ring_dtp,
+        .vocab_options = {.tile = line->tile},
+        .checkpoint = &stack_sco,
+        .stack = {.budget = {.bytes = line->host_budget}},
+        .optimizer = &adamw_offload_stream,
+        .adamw = {.bucket = line->bucket,
+            .slots = (int)line->slots,
+            .gradients = ADAMW_HOST_F32,
+            .scale = 1,
+            .hyper = {{1e-3, 0.9, 0.95, 1e-8, 0.1}, {1e-3, 0.9, 0.95, 1e-8, 0}}}};
+}
+
+struct plan_model plan_baseline_model(const struct plan *p)
+{
+    const int64_t *width = p->list.width;
+    return (struct plan_model){.layers = width[MODEL_WIDTH_LAYERS],
+        .hidden = width[MODEL_WIDTH_HIDDEN],
+        .heads = width[MODEL_WIDTH_HEADS],
+        .ffn = width[MODEL_WIDTH_FFN],
+        .experts = width[MODEL_WIDTH_EXPERTS],
+        .vocab = width[MODEL_WIDTH_VOCAB],
+        .params = p->list.params,
+        .topk = (int)width[MODEL_WIDTH_TOPK]};
+}
+
+int64_t plan_limit_bytes(const struct plan *p)
+{
+    return profile_device_bytes(&p->machine);
+}
+
+int64_t plan_host_limit_bytes(const struct plan *p)
+{
+    return profile_host_bytes(&p->machine);
+}
+
+int plan_budget(const struct plan *p, const struct plan_line *line, struct model_budget *budget)
+{
+    char error[160];
+    struct model_shape shape = plan_shape(p, line);
+    struct model_options options = plan_options(line);
+    if (model_check(&shape, error, sizeof error))
+        return -1;
+    return model_budget(budget, &shape, &options, 0);
+}
+
+bool plan_fits(const struct plan *p, const struct plan_line *line, bool balanced)
+{
+    struct model_budget budget;
+    return plan_budget(p, line, &budget) == 0 &&
+           (balanced ? budget.balanced_bytes : budget.device_bytes) <= plan_limit_bytes(p) &&
+           budget.host_bytes <= plan_host_limit_bytes(p);
+}
+
+/* ---- what is refused before anything is printed ---------------------------------------------- */
+
+static int check_degrees(const struct plan *p)
+{
+    const int64_t *degree = p->line.degrees.values;
+    if (p->line.degrees.count != 3)
+        return -1;
+    return p->line.gpus % degree[0] || p->line.gpus % (degree[1] * degree[2]) ||
+                   p->list.width[MODEL_WIDTH_EXPERTS] % degree[0]
+               ? -1
+               : 0;
+}
+
+int plan_check(struct plan *p)
+{
+    char error[1400];
+    int status = -1;
+    options_next(p->options); /* model and profile are the same in every case */
+    if (model_list_read(&p->list, p->line.model, error, sizeof error))
+        return options_refuse(p->options, "model", "%s", error);
+    for (int i = 0; i < MODEL_WIDTHS; i++)
+        if (!p->list.width[i])
+            return options_refuse(p->options, "model", "%s does not say 'width %s NUMBER'",
+                p->line.model, model_width_name((enum model_width)i));
+    if (profile_read(p->line.profile, &p->machine, error, sizeof error))
+        return options_refuse(p->options, "profile", "%s", error);
+    if (p->line.device_state && p->line.baseline == BASELINE_NONE)
+        return options_refuse(p->options, "device-state", "has no effect without --baseline");
+    if (p->line.degrees.count && p->line.baseline == BASELINE_NONE)
+        return options_refuse(p->options, "baseline-degrees", "has no effect without --baseline");
+    if (p->line.degrees.count && check_degrees(p))
+        return options_refuse(p->options, "baseline-degrees",
+            "allowed three counts EP,CP,TP, with EP and CP*TP dividing the %lld ranks and EP the "
+            "%lld experts",
+            (long long)p->line.gpus, (long long)p->list.width[MODEL_WIDTH_EXPERTS]);
+    for (options_rewind(p->options); status < 0 && options_next(p->options);) {
+        struct model_shape shape = plan_shape(p, &p->line);
+        if (model_check(&shape, error, sizeof error))
+            status = options_refuse(p->options,
+                strstr(error, "vocabulary") ? "vocab-group"
+                : strstr(error, "experts")  ? "expert-group"
+                                            : "sequence-group",
+                "%s", error);
+    }
+    options_rewind(p->options);
+    return status;
+}

@@ -1,0 +1,30 @@
+/* A launch that bin/plan looks at: model, machine, and the current case of its options. */
+#pragma once
+#include "bench/harness/model_list.h"
+#include "bench/harness/plan_baseline.h"
+#include "bench/harness/plan_line.h"
+#include "device/profile.h"
+#include "ops/model_memory.h"
+
+struct plan {
+    struct plan_line line;
+    struct options *options;
+    struct model_list list;
+    struct profile machine;
+};
+
+/* Reads model and profile and looks at every case. -1, or the exit status after one line on stderr.
+ */
+int plan_check(struct plan *p);
+
+struct model_shape plan_shape(const struct plan *p, const struct plan_line *line);
+struct model_options plan_options(const struct plan_line *line);
+struct plan_model plan_baseline_model(const struct plan *p);
+
+/* Of a rank's device, and its share of the host. */
+int64_t plan_limit_bytes(const struct plan *p);
+int64_t plan_host_limit_bytes(const struct plan *p);
+
+/* The budget of rank 0, which holds as much as any. -1 when the launch is not one. */
+int plan_budget(const struct plan *p, const struct plan_line *line, struct model_budget *budget);
+bool plan_fits(const struct plan *p, const struct plan_line *line, bool balanced);

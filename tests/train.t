@@ -49,12 +49,13 @@ ok 'a record for each case, with its verdict' $?
     grep -q '6 steps' "$scratch/out"
 ok 'the routes that were dumped are read back as a trace' $?
 
+sizes=("${small[@]}")
 # refused OPTION MESSAGE ARGUMENT...: exits 2, naming the option
 refused()
 {
     local option=$1 message=$2
     shift 2
-    "$train" "${small[@]}" --steps 1 "$@" >"$scratch/out" 2>"$scratch/err"
+    "$train" "${sizes[@]}" --steps 1 "$@" >"$scratch/out" 2>"$scratch/err"
     [ $? -eq 2 ] && grep -q -- "option --$option: .*$message" "$scratch/err" && [ ! -s "$scratch/out" ]
     ok "refused: $option: $message" $?
 }
@@ -66,5 +67,34 @@ refused text 'No such file' --ranks 1 --text "$scratch/none"
 refused dispatch 'sums in its own order only' --ranks 1 --composition standard-in-order --dispatch llep
 printf short >"$scratch/short"
 refused text 'has 5 bytes, allowed at least 34' --ranks 1 --text "$scratch/short"
+
+
+# ---- the simulated device ----
+
+sim=(--device sim:h200-8 --sequence-group 2 --expert-group 4)
+"$train" "${small[@]:0:12}" "${sim[@]}" --composition composed,standard --json "$scratch/s.jsonl" >"$scratch/out" 2>"$scratch/err"
+ok 'two compositions are simulated' $?
+
+[ "$(grep -c 'with rates +-20 %: simulated' "$scratch/out")" -eq 2 ] &&
+    [ "$(grep -c 'tokens/s, .*FLOP/s per GPU' "$scratch/out")" -eq 2 ] && ! grep -q 'loss' "$scratch/out"
+ok 'each with its range and its rate, and no loss' $?
+
+[ "$(grep -c '"verdict":"simulated"' "$scratch/s.jsonl")" -eq 2 ] && [ "$(grep -c '"range_s":' "$scratch/s.jsonl")" -eq 2 ] &&
+    [ "$(grep -c '"device":"sim:h200-8"' "$scratch/s.jsonl")" -eq 2 ] && ! grep -q '"digest"' "$scratch/s.jsonl"
+ok 'a record for each, simulated, without digests' $?
+
+"$train" "${sim[@]}" --model e2e-120b --layers 1 --length 64K --sequences 1 --chunk-budget 4096 --device-memory 4G \
+    >"$scratch/out" 2>"$scratch/err"
+[ $? -eq 3 ] && grep -q 'OUT OF MEMORY' "$scratch/out" && grep -q "live set '*[a-z]*" "$scratch/err"
+ok 'a model by name that does not fit: exit 3, and the live set' $?
+
+refused routing 'has an effect on --device sim alone' --routing balanced
+sizes=("${small[@]:0:12}" "${sim[@]}")
+refused threads 'has no effect on sim' --threads 2
+refused text 'has no effect on sim' --text LICENSE
+refused explain 'has no effect on sim' --explain
+refused dump-routes 'has no effect on sim' --dump-routes "$scratch/none"
+refused routing 'gives rank 2 0 tokens, allowed the 32 that every rank has here' --routing idle-rank
+refused model 'allowed a readable file or one of' --model nothing
 
 echo "1..$count"

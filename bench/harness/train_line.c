@@ -1,17 +1,24 @@
 /* The table of bin/train's options: the composition, the model, the run. */
 #include "bench/harness/train_line.h"
+#include <string.h>
+#include "bench/harness/model_list.h"
+#include "bench/harness/train_text.h"
 #include "ops/model.h"
 
 #define IMPL_MAX 32
 #define SIZE_MAX_MODEL (INT64_C(1) << 20)
+#define TOKENS_MAX INT32_MAX
 
 const char *const composition_names[] = {"composed", "standard", "standard-in-order", NULL};
 
 const char *const freeze_names[] = {"none", "attention", "experts", NULL};
 
+static const char *const chunk_names[] = {"strided", "contiguous", NULL}; /* enum moe_chunks */
+
 /* The names of each family, for its option. */
 struct families {
-    const char *dispatch[IMPL_MAX], *vocab[IMPL_MAX], *checkpoint[IMPL_MAX], *optimizer[IMPL_MAX];
+    const char *dispatch[IMPL_MAX], *vocab_impl[IMPL_MAX], *checkpoint[IMPL_MAX],
+        *optimizer[IMPL_MAX];
 };
 static struct families families;
 
@@ -28,13 +35,19 @@ static struct families families;
     }
 
 static const struct option model_options[] = {
+    {.name = "model",
+        .kind = OPTION_TEXT,
+        .at = AT(model),
+        .argument = "NAME",
+        .help = "widths from profiles/models/NAME.txt or a file, where they are not given"},
     COUNT("layers", layers, "L", "2", 1, 512, "layers, each of attention and experts"),
     COUNT("hidden", hidden, "H", "256", 1, SIZE_MAX_MODEL, "hidden width"),
     COUNT("heads", heads, "A", "4", 1, 4096, "attention heads; they divide the width"),
     COUNT("ffn", ffn, "F", "512", 1, SIZE_MAX_MODEL, "width of an expert"),
     COUNT("experts", experts, "E", "8", 1, 65536, "experts of a layer"),
     COUNT("topk", topk, "k", "2", 1, 32, "experts of a token"),
-    COUNT("length", length, "T", "256", 1, SIZE_MAX_MODEL, "tokens of a sequence"),
+    COUNT("vocab", vocab, "V", "256", TRAIN_VOCAB, TOKENS_MAX, "tokens that there are"),
+    COUNT("length", length, "T", "256", 1, TOKENS_MAX, "tokens of a sequence"),
     COUNT("sequences", sequences, "B", "4", 1, SIZE_MAX_MODEL,
         "sequences of a sequence group in one step"),
 };
@@ -49,13 +62,19 @@ static const struct option composition_options[] = {
         .fallback = "composed,standard-in-order",
         .help = "implementations of all four families at once"},
     FAMILY("dispatch", dispatch, "expert dispatch instead (bin/dispatch --list)"),
-    FAMILY("vocab-impl", vocab, "vocabulary projection instead (bin/vocab --list)"),
+    FAMILY("vocab-impl", vocab_impl, "vocabulary projection instead (bin/vocab --list)"),
     FAMILY("checkpoint", checkpoint, "boundaries instead (bin/checkpoint --list)"),
     FAMILY("optimizer", optimizer, "optimizer instead (bin/optimizer --list)"),
-    COUNT("chunk-budget", chunk_budget, "c", "512", 0, SIZE_MAX_MODEL,
+    COUNT("chunk-budget", chunk_budget, "c", "512", 0, TOKENS_MAX,
         "tokens of a chunk of pipelined-llep and chunked; 0 = all"),
-    COUNT("max-chunks", max_chunks, "K", "0", 0, SIZE_MAX_MODEL, "ceiling of the chunks; 0 = none"),
-    COUNT("tile", tile, "ROWS", "0", 0, SIZE_MAX_MODEL, "rows of a tile of ring-dtp; 0 = default"),
+    COUNT("max-chunks", max_chunks, "K", "0", 0, TOKENS_MAX, "ceiling of the chunks; 0 = none"),
+    {.name = "chunks",
+        .kind = OPTION_NAME,
+        .at = AT(chunks),
+        .names = chunk_names,
+        .fallback = "strided",
+        .help = "which tokens a chunk of pipelined-llep holds"},
+    COUNT("tile", tile, "ROWS", "0", 0, TOKENS_MAX, "rows of a tile of ring-dtp; 0 = default"),
     {.name = "host-budget",
         .kind = OPTION_BYTES,
         .at = AT(host_budget),
@@ -66,8 +85,20 @@ static const struct option composition_options[] = {
 };
 
 static const struct option run_options[] = {
-    COUNT("steps", steps, "N", "300", 1, INT64_C(1) << 30, "training steps"),
-    COUNT("ranks", ranks, "W", "4", 1, LAYOUT_RANKS_MAX, "ranks"),
+    {.name = "steps",
+        .kind = OPTION_COUNT,
+        .at = AT(steps),
+        .argument = "N",
+        .fallback = "300",
+        .low = 1,
+        .high = INT64_C(1) << 30,
+        .help = "training steps; on sim 1 unless given"},
+    {.name = "routing",
+        .kind = OPTION_TEXT,
+        .at = AT(routing),
+        .argument = "HOW",
+        .fallback = "balanced",
+        .help = "on sim, whose router computes nothing: as of bin/dispatch, alike in all layers"},
     {.name = "sequence-group",
         .kind = OPTION_COUNT,
         .at = AT(sequence_group),
@@ -113,39 +144,22 @@ static const struct option run_options[] = {
         .names = freeze_names,
         .fallback = "none",
         .help = "weights that stay as they were seeded"},
-    COUNT("seed", seed, "N", "1", 0, 0, "of weights and of the order of the text"),
     {.name = "text",
         .kind = OPTION_TEXT,
         .at = AT(text),
         .argument = "FILE",
         .default_note = "the project's own documents",
         .help = "what is learnt, byte by byte"},
-    {.name = "threads",
-        .kind = OPTION_COUNT,
-        .at = AT(threads),
-        .default_note = "one per core",
-        .low = 1,
-        .high = 4096,
-        .help = "threads for kernels, of all ranks together"},
     COUNT("report", report, "N", "50", 1, INT64_C(1) << 30, "a line every so many steps"),
     {.name = "explain",
         .kind = OPTION_FLAG,
         .at = AT(explain),
         .help = "name the first loss or weight in which cases differ from the first"},
-    {.name = "check-order",
-        .kind = OPTION_FLAG,
-        .at = AT(check_order),
-        .help = "prove that conflicting accesses are ordered by events"},
     {.name = "dump-routes",
         .kind = OPTION_TEXT,
         .at = AT(dump_routes),
         .argument = "DIR",
         .help = "write every choice of the first case to DIR/routes.npy, [step, layer, P, N, k]"},
-    {.name = "json",
-        .kind = OPTION_TEXT,
-        .at = AT(json),
-        .argument = "FILE",
-        .help = "append a record per case"},
 };
 
 /* Fills the names of the four families' implementations. */
@@ -154,7 +168,7 @@ static void name_families(void)
     for (int i = 0; i < IMPL_MAX - 1 && moe_impls[i]; i++)
         families.dispatch[i] = moe_impls[i]->name;
     for (int i = 0; i < IMPL_MAX - 1 && vocab_impls[i]; i++)
-        families.vocab[i] = vocab_impls[i]->name;
+        families.vocab_impl[i] = vocab_impls[i]->name;
     for (int i = 0; i < IMPL_MAX - 1 && stack_impls[i]; i++)
         families.checkpoint[i] = stack_impls[i]->name;
     for (int i = 0; i < IMPL_MAX - 1 && adamw_impls[i]; i++)
@@ -166,10 +180,96 @@ static void name_families(void)
         title, table, (int)(sizeof(table) / sizeof *(table)), line                                 \
     }
 
-void train_groups(struct train_line *line, struct option_group groups[TRAIN_GROUPS])
+/* What all programs have but for what a run of training steps has no use for. */
+static struct option_group common_group(struct case_options *common)
+{
+    static const char *const dropped[] = {"impl", "dtype", "pass", "gemm", "iters", "warmup",
+        "min-time", "check", "search", "search-step", "csv", "trace", "load", "dump", NULL};
+    struct option_group group = case_group(common, NULL);
+    case_group_drop(common, &group, dropped);
+    for (int i = 0; i < common->table_count; i++) {
+        struct option *option = &common->table[i];
+        option->axis = false; /* cases are compared: they differ in the composition alone */
+        if (!strcmp(option->name, "ranks"))
+            option->fallback = "4";
+    }
+    return group;
+}
+
+void train_groups(
+    struct train_line *line, struct case_options *common, struct option_group groups[TRAIN_GROUPS])
 {
     name_families();
+    groups[3] = common_group(common);
     groups[0] = (struct option_group)GROUP("Composition", composition_options, line);
     groups[1] = (struct option_group)GROUP("Model", model_options, line);
     groups[2] = (struct option_group)GROUP("Run", run_options, line);
+}
+
+/* ---- what other options decide --------------------------------------------------------------- */
+
+static int take_model(const struct train_line *line, struct options *options)
+{
+    char error[1400];
+    struct model_list list;
+    int status = -1;
+    if (!line->model)
+        return -1;
+    if (model_list_read(&list, line->model, error, sizeof error))
+        return options_refuse(options, "model", "%s", error);
+    for (int i = 0; i < MODEL_WIDTHS && status < 0; i++) {
+        const char *name = model_width_name((enum model_width)i);
+        if (list.width[i])
+            options_default_count(options, name, list.width[i]);
+        else
+            status = options_refuse(
+                options, "model", "%s does not say 'width %s NUMBER'", line->model, name);
+    }
+    model_list_free(&list);
+    return status;
+}
+
+/* What has an effect where values are computed, or where they are not. */
+static int refuse_meaningless(const struct case_options *common, const struct options *options)
+{
+    static const struct {
+        const char *name, *why;
+    } on_sim[] = {
+        {"text", "has no effect on sim, which reads no tokens"},
+        {"lr", "has no effect on sim, which computes no weights"},
+        {"bias-step", "has no effect on sim, whose routing is given"},
+        {"explain", "has no effect on sim, which computes no values that could be compared"},
+        {"dump-routes", "has no effect on sim, whose routing is given"},
+    };
+    if (!case_simulates(common))
+        return options_given(options, "routing")
+                   ? options_refuse(options, "routing",
+                         "has an effect on --device sim alone: elsewhere the router chooses")
+                   : -1;
+    for (size_t i = 0; i < sizeof on_sim / sizeof *on_sim; i++)
+        if (options_given(options, on_sim[i].name))
+            return options_refuse(options, on_sim[i].name, "%s", on_sim[i].why);
+    return -1;
+}
+
+static void hide_meaningless(const struct case_options *common, struct options *options)
+{
+    static const char *const on_sim[] = {"text", "lr", "bias-step", "explain", "dump-routes"};
+    for (size_t i = 0; case_simulates(common) && i < sizeof on_sim / sizeof *on_sim; i++)
+        options_hide(options, on_sim[i]);
+    if (!case_simulates(common))
+        options_hide(options, "routing");
+    else
+        options_default_count(options, "steps", 1);
+}
+
+int train_line_setup(
+    struct train_line *line, const struct case_options *common, struct options *options)
+{
+    int status = take_model(line, options);
+    if (status < 0)
+        status = refuse_meaningless(common, options);
+    if (status < 0)
+        hide_meaningless(common, options);
+    return status;
 }

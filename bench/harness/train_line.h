@@ -2,6 +2,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "bench/harness/case.h"
 #include "bench/harness/options.h"
 
 enum composition { COMPOSED, STANDARD, STANDARD_IN_ORDER, COMPOSITIONS };
@@ -11,16 +12,23 @@ enum freeze { FREEZE_NONE, FREEZE_ATTENTION, FREEZE_EXPERTS };
 extern const char *const freeze_names[];
 
 struct train_line {
-    int composition, dispatch, vocab, checkpoint, optimizer, freeze; /* -1: the composition's */
-    int64_t steps, ranks, threads, layers, hidden, heads, ffn, experts, topk, length, sequences;
+    int composition, dispatch, vocab_impl, checkpoint, optimizer, freeze; /* -1: composition's */
+    int chunks;
+    int64_t steps, layers, hidden, heads, ffn, experts, topk, vocab, length, sequences;
     int64_t sequence_group, expert_group, vocab_group;
-    int64_t chunk_budget, max_chunks, tile, host_budget, bucket, slots, seed, report;
+    int64_t chunk_budget, max_chunks, tile, host_budget, bucket, slots, report;
     double lr, bias_step;
-    const char *text, *dump_routes, *json;
-    bool explain, check_order;
+    const char *model, *routing, *text, *dump_routes;
+    bool explain;
 };
 
-#define TRAIN_GROUPS 3
+#define TRAIN_GROUPS 4
 
-/* Composition, model and run; they write into *line. */
-void train_groups(struct train_line *line, struct option_group groups[TRAIN_GROUPS]);
+/* Composition, model and run, which write into *line, and what all programs have. */
+void train_groups(
+    struct train_line *line, struct case_options *common, struct option_group groups[TRAIN_GROUPS]);
+
+/* After options_parse and case_setup: the widths of --model, and what the device makes of the
+ * other options. -1 to go on, or the exit status after one line on stderr. */
+int train_line_setup(
+    struct train_line *line, const struct case_options *common, struct options *options);

@@ -1,9 +1,11 @@
 /* One thread per rank opens the model, trains, and writes the slices that it owns to their place
  * among the whole tensors. */
 #include "bench/harness/train_run.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "bench/harness/job.h"
 #include "probe/timing.h"
 
 double train_flops_per_token(const struct model_shape *s)
@@ -15,19 +17,30 @@ double train_flops_per_token(const struct model_shape *s)
     return 6 * ((double)s->layers * layer + hidden * (double)s->vocab);
 }
 
+struct job {
+    struct train_run *run;
+    struct case_result *result;
+};
+
 /* ---- one rank -------------------------------------------------------------------------------- */
 
 struct on_rank {
     struct train_run *run;
+    struct case_result *result;
     struct rank *rank;
     struct model model;
     int32_t *tokens;  /* [N] */
     int64_t *targets; /* [N] */
+    int32_t *routing; /* of a simulated device */
 };
 
-static void load_batch(struct on_rank *r, int64_t step)
+/* The tokens of a step, or on a device that would not look at them the routing. 0, or -1 when memory
+ * is short. */
+static int load_step(struct on_rank *r, int64_t step)
 {
     const struct model_shape *shape = &r->model.shape;
+    if (dev_is_simulated(r->rank->dev))
+        return train_routing_set(r->run->routing, &r->model, step, &r->routing);
     struct layout_group block = r->model.layout.block[LAYOUT_SEQUENCE];
     int64_t run = shape->length / block.size;
     struct train_window window = {.seed = r->run->options->seed,
@@ -38,6 +51,7 @@ static void load_batch(struct on_rank *r, int64_t step)
         .first = block.place * run,
         .run = run};
     train_text_batch(r->run->text, &window, r->tokens, r->targets);
+    return 0;
 }
 
 /* This rank's place in [steps, layers, ranks, N, k]. */
@@ -52,23 +66,65 @@ static void keep_routes(struct on_rank *r, int64_t step)
     }
 }
 
+struct times {
+    double step_s;
+    double machine_s[DEV_MACHINES_MAX]; /* of a simulated device */
+};
+
+/* The time since what is in `times`. */
+static void read_clocks(const struct rank *rank, struct times *times)
+{
+    int machines = dev_is_simulated(rank->dev) ? dev_config(rank->dev)->machines : 0;
+    times->step_s = dev_clock_s(rank->dev) - times->step_s;
+    for (int m = 0; m < machines; m++)
+        times->machine_s[m] = dev_clock_on_s(rank->dev, m) - times->machine_s[m];
+}
+
+/* The slowest rank's, into the run and the result. 0, or -1. */
+static int note_times(struct on_rank *r, int64_t step, const struct times *mine)
+{
+    struct times *all = calloc((size_t)r->rank->count, sizeof *all);
+    int status = all ? comm_host_all_gather(r->rank->comm, mine, all, sizeof *all) : -1;
+    if (status == 0 && r->rank->index == 0) {
+        struct times most = all[0];
+        for (int rank = 1; rank < r->rank->count; rank++) {
+            most.step_s = fmax(most.step_s, all[rank].step_s);
+            for (int m = 0; m < DEV_MACHINES_MAX; m++)
+                most.machine_s[m] = fmax(most.machine_s[m], all[rank].machine_s[m]);
+        }
+        r->run->seconds[step] = most.step_s;
+        if (dev_is_simulated(r->rank->dev))
+            r->result->machines = dev_config(r->rank->dev)->machines;
+        memcpy(r->result->machine_s, most.machine_s, sizeof most.machine_s);
+    }
+    free(all);
+    return status;
+}
+
 static int train(struct on_rank *r)
 {
     struct device *dev = r->rank->dev;
     for (int64_t step = 0; step < r->run->steps; step++) {
-        double loss, begin_s;
-        load_batch(r, step);
+        struct times times = {0};
+        double loss;
+        if (load_step(r, step)) {
+            dev_fail(dev, DEV_FAILED, "no host memory for a routing");
+            return -1;
+        }
+        comm_traffic_reset(r->rank->comm);
         if (comm_barrier(r->rank->comm))
             return -1;
-        begin_s = dev_clock_s(dev);
+        read_clocks(r->rank, &times);
         if (model_step(&r->model, r->tokens, r->targets, &loss) != DEV_OK)
             return -1;
-        double seconds = dev_clock_s(dev) - begin_s;
+        read_clocks(r->rank, &times);
+        struct comm_traffic traffic = comm_traffic(r->rank->comm);
+        if (note_times(r, step, &times) || case_result_traffic(r->result, r->rank, &traffic))
+            return -1;
         if (r->rank->index == 0) {
             r->run->loss[step] = loss;
-            r->run->seconds[step] = seconds;
             if (r->run->progress)
-                r->run->progress(r->run->context, step, loss, seconds);
+                r->run->progress(r->run->context, step, loss, r->run->seconds[step]);
         }
         if (r->run->routes)
             keep_routes(r, step);
@@ -80,7 +136,7 @@ static void collect(struct on_rank *r)
 {
     struct model *m = &r->model;
     int64_t first = 0;
-    for (int64_t i = 0; i < m->parts; i++) {
+    for (int64_t i = 0; r->run->master && i < m->parts; i++) {
         const struct model_part *part = &m->part[i];
         adamw_read_state(&m->adamw, ADAMW_P, part->flat_first, part->slice,
             r->run->master + first + part->global_first + part->slice_first);
@@ -91,66 +147,61 @@ static void collect(struct on_rank *r)
             (size_t)(m->shape.layers * m->shape.layout.experts) * sizeof *m->loads);
 }
 
-/* The fullest rank's figures, after all have them. */
-static int note_memory(struct on_rank *r)
+static void note_memory(struct on_rank *r)
 {
-    struct figures {
-        int64_t peak, host, set[LIVE_SET_COUNT];
-    } mine, *all = calloc((size_t)r->rank->count, sizeof *all);
-    const struct mem_probe *memory = dev_memory(r->rank->dev);
-    mine.peak = memory->window.peak_bytes;
-    mine.host = dev_host_memory(r->rank->dev)->window.peak_bytes;
-    memcpy(mine.set, memory->window.set_peak_bytes, sizeof mine.set);
-    int status = all ? comm_host_all_gather(r->rank->comm, &mine, all, sizeof mine) : -1;
-    for (int p = 0; status == 0 && r->rank->index == 0 && p < r->rank->count; p++) {
-        if (p && all[p].peak <= r->run->peak_bytes)
-            continue;
-        r->run->peak_bytes = all[p].peak;
-        r->run->host_peak_bytes = all[p].host;
-        memcpy(r->run->set_peak_bytes, all[p].set, sizeof mine.set);
-    }
-    free(all);
-    return status;
+    struct case_rank *seen = &r->result->ranks[r->rank->index];
+    case_rank_window(seen, WINDOW_PASS, dev_memory(r->rank->dev));
+    seen->host_pinned_peak_bytes = dev_host_memory(r->rank->dev)->window.peak_bytes;
+    seen->driver_bytes = dev_driver_bytes(r->rank->dev);
 }
 
 static int run_rank(struct rank *rank, void *context)
 {
-    struct train_run *run = context;
-    struct on_rank r = {.run = run, .rank = rank};
+    const struct job *job = context;
+    struct train_run *run = job->run;
+    struct on_rank r = {.run = run, .result = job->result, .rank = rank};
     int64_t count = model_tokens(run->shape);
-    r.tokens = malloc((size_t)count * sizeof *r.tokens + 1);
-    r.targets = malloc((size_t)count * sizeof *r.targets + 1);
     int status = -1;
+    r.tokens = malloc((size_t)count * sizeof *r.tokens + 1);
+    r.targets = calloc((size_t)count + 1, sizeof *r.targets);
     if (!r.tokens || !r.targets)
         dev_fail(rank->dev, DEV_FAILED, "no host memory for a batch");
-    if (model_open(&r.model, run->shape, run->options, rank->dev, rank->comm) == DEV_OK)
+    if (model_open(&r.model, run->shape, run->options, rank->dev, rank->comm) == DEV_OK) {
+        case_rank_resident(&r.result->ranks[rank->index], dev_memory(rank->dev));
+        mem_window_reset(dev_memory(rank->dev));
         status = train(&r);
+    }
     if (status == 0) {
+        note_memory(&r);
         collect(&r);
-        status = note_memory(&r);
+        status = job_gather_ranks(rank, r.result);
     }
     model_close(&r.model);
     free(r.tokens);
     free(r.targets);
+    free(r.routing);
     return status;
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-int train_run(struct train_run *run)
+int train_run(struct train_run *run, struct case_result *result)
 {
+    bool computes = run->ranks->device.kind != DEV_SIM;
     size_t loads = (size_t)(run->shape->layers * run->shape->layout.experts);
+    struct job job = {run, result};
     run->elements = model_elements(run->shape);
     run->loss = calloc((size_t)run->steps + 1, sizeof *run->loss);
     run->seconds = calloc((size_t)run->steps + 1, sizeof *run->seconds);
-    run->master = calloc((size_t)run->elements, sizeof *run->master);
+    if (computes)
+        run->master = calloc((size_t)run->elements, sizeof *run->master);
     run->loads = calloc(loads, sizeof *run->loads);
-    if (!run->loss || !run->seconds || !run->master || !run->loads) {
+    if (!run->loss || !run->seconds || (computes && !run->master) || !run->loads) {
         run->failure = (struct ranks_failure){
             .status = DEV_FAILED, .message = "no host memory for the results of a run"};
         return -1;
     }
-    return ranks_run(run->ranks, run_rank, run, &run->failure);
+    return ranks_run(run->ranks, run_rank, &job, &run->failure);
 }
 
 void train_run_free(struct train_run *run)

@@ -1,5 +1,7 @@
 /* Training steps of the composed model on the ranks of a device, and what they leave. */
 #pragma once
+#include "bench/harness/result.h"
+#include "bench/harness/train_routing.h"
 #include "bench/harness/train_text.h"
 #include "device/comm.h"
 #include "ops/model.h"
@@ -8,7 +10,8 @@
 struct train_run {
     const struct model_shape *shape;
     const struct model_options *options;
-    const struct train_text *text;
+    const struct train_text *text;       /* NULL on a simulated device, */
+    const struct train_routing *routing; /* which is given this */
     const struct ranks_config *ranks;
     int64_t steps;
     int32_t *routes; /* the caller's [steps, layers, ranks, N, k] for every choice, or NULL */
@@ -19,15 +22,17 @@ struct train_run {
     /* filled */
     double *loss;    /* [steps]; owned */
     double *seconds; /* [steps], of the slowest rank's step; owned */
-    float *master;   /* master weights of all tensors, whole and in the model's order; owned */
+    float *master;   /* master weights of all tensors, whole and in the model's order; owned; NULL
+                        on a simulated device */
     int64_t elements;
-    int64_t peak_bytes, set_peak_bytes[LIVE_SET_COUNT], host_peak_bytes; /* of the fullest rank */
     int64_t *loads; /* [layers, experts] of the last step; owned */
     struct ranks_failure failure;
 };
 
-/* 0, or -1 with run->failure. */
-int train_run(struct train_run *run);
+/* Fills also `result`, which is initialised for as many ranks: resident bytes are those of an open
+ * model, the window is over all steps, traffic and the machines' times are of the last one. 0, or
+ * -1 with run->failure. */
+int train_run(struct train_run *run, struct case_result *result);
 void train_run_free(struct train_run *run);
 
 /* Digests of losses and of master weights. */

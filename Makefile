@@ -235,7 +235,7 @@ $(B)/tests/vocab_one_byte: $(B)/obj/tests/vocab_one_byte.o $(B)/obj/bench/vocab.
 	$(call run,link,$@,$(LINK))
 
 # The MPI programs and tests once more with every other library: BUILDDIR/NAME/vocab, ...
-MPI_PROGRAMS := vocab dispatch checkpoint optimizer message_peers
+MPI_PROGRAMS := vocab dispatch checkpoint optimizer train message_peers
 MPI_TESTS := test_comm mpi_faults
 define mpi_rules
 $(MPI_CALLS:%.c=$(B)/obj/$(1)/%.o): $(B)/obj/$(1)/%.o: %.c $(B)/flags
@@ -256,7 +256,8 @@ endef
 OTHER_MPI := $(wordlist 2,9,$(MPI_NAMES))
 $(foreach n,$(OTHER_MPI),$(eval $(call mpi_rules,$(n))))
 # What tests/mpi.t runs, and the launchers that it runs it with.
-MPI_RUNS := $(if $(MPI_NAMES),$(B)/tests/mpi_faults $(MESSAGE_PEERS)) $(foreach n,$(OTHER_MPI),$(patsubst %,$(B)/$(n)/%,$(MPI_PROGRAMS) $(MPI_TESTS)))
+MPI_RUNS := $(if $(MPI_NAMES),$(MPI_TESTS:%=$(B)/tests/%) $(MESSAGE_PEERS)) \
+	$(foreach n,$(OTHER_MPI),$(patsubst %,$(B)/$(n)/%,$(MPI_PROGRAMS) $(MPI_TESTS)))
 
 $(SLOW_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(if $(MPFR_LIBS),-DHAVE_MPFR)
 $(SLOW_TESTS): MORE_LIBS := $(MPFR_LIBS)

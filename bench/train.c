@@ -230,12 +230,16 @@ static void write_routes(struct program_state *p, const struct model_shape *shap
     printf("  choices in %s, [step, layer, rank, token, slot]\n", path);
 }
 
-/* Runs the case and says how it went; `run` is filled. */
+/* Runs the case and says how it went, on the main process; `run` is filled. */
 static void train(struct program_state *p, const struct model_options *options,
     struct train_run *run, struct case_result *result)
 {
-    if (train_run(run, result)) {
+    if (train_run(run, result))
         case_result_fail(result, &run->failure);
+    launch_phase("between two cases");
+    if (!launch_is_main())
+        return;
+    if (result->status != CASE_OK) {
         train_report_print(&p->report, NULL, result);
     } else if (train_report_fill(&p->report, run, compare(p, run), result)) {
         result->status = CASE_ERROR;
@@ -270,6 +274,7 @@ static void run_case(struct program_state *p, struct dev_pool *pool)
         .routing = &routing,
         .ranks = &ranks,
         .steps = p->line.steps,
+        .name = composition_names[p->line.composition],
         .progress = print_progress,
         .context = p};
     if (case_simulates(&p->common) &&
@@ -283,15 +288,16 @@ static void run_case(struct program_state *p, struct dev_pool *pool)
     fflush(stdout);
     if (dumps)
         run.routes = malloc((size_t)(routes * model_tokens(&shape) * shape.topk) * sizeof(int32_t));
-    if (case_result_init(&result, shape.layout.ranks)) {
-        fputs("train: no memory for a case's result\n", stderr);
+    if (!launch_all(!case_result_init(&result, shape.layout.ranks) && (run.routes || !dumps))) {
+        if (launch_is_main())
+            fputs("train: no memory for a case's result\n", stderr);
         p->failed_environment = true;
     } else {
         train(p, &options, &run, &result);
     }
     free(run.routes);
     train_routing_free(&routing);
-    if (result.status == CASE_OK && !p->has_first) {
+    if (!p->has_first && launch_follow(result.status == CASE_OK)) {
         p->first = run;
         p->first_shape = shape;
         p->first.shape = &p->first_shape;
@@ -312,15 +318,18 @@ static bool left_out(const struct program_state *p)
 static int run_all(struct program_state *p)
 {
     struct dev_pool *pool = dev_pool_create(case_threads(&p->common));
-    if (!pool) {
-        fputs("train: no memory for threads\n", stderr);
+    if (!launch_all(pool != NULL)) {
+        if (launch_is_main())
+            fputs("train: no memory for threads\n", stderr);
+        dev_pool_free(pool);
         return EXIT_ENVIRONMENT;
     }
     if (!case_simulates(&p->common))
         p->report.bigram_nats = train_text_bigram_nats(&p->text);
     if (p->common.device_kind == DEV_CPU)
         p->report.gemm_flops_per_s = gemm_rate_flops_per_s(pool);
-    for (options_rewind(p->options); !interrupt_seen() && options_next(p->options);)
+    options_rewind(p->options);
+    while (launch_all(!interrupt_seen()) && options_next(p->options))
         if (!left_out(p))
             run_case(p, pool);
     dev_pool_free(pool);
@@ -340,12 +349,6 @@ int main(int argc, char **argv)
     int status = launch_open("train");
     if (status >= 0)
         return status;
-    if (launch_started()) {
-        if (launch_is_main())
-            fputs("train: ranks are threads of one process here; start it without a launcher\n",
-                stderr);
-        return launch_close(EXIT_ENVIRONMENT);
-    }
     struct option_group groups[TRAIN_GROUPS];
     train_groups(&p.line, &p.common, groups);
     const struct program program = {.name = "train",
@@ -357,11 +360,13 @@ int main(int argc, char **argv)
     status = options_parse(&p.options, &program, argc, argv);
     if (status < 0)
         status = check_all(&p);
+    status = launch_agree(status, argc, argv);
     p.report.common = &p.common;
     p.report.options = p.options;
     p.report.line = &p.line;
     if (status < 0)
-        status = train_report_open(&p.report, argc, argv) ? EXIT_ENVIRONMENT : run_all(&p);
+        status =
+            launch_all(!train_report_open(&p.report, argc, argv)) ? run_all(&p) : EXIT_ENVIRONMENT;
     train_report_close(&p.report);
     train_run_free(&p.first);
     train_text_free(&p.text);

@@ -108,6 +108,8 @@ my %cases = (
         . "--experts 24 --topk 3 --routing 95/4 $tiny",
     checkpoint => "--layers 2 --tokens 6 --hidden 16 --ffn 16 --host-budget 1M $tiny",
     optimizer => "--params 3000 $tiny",
+    train => '--composition composed,standard --steps 3 --layers 1 --hidden 32 --ffn 16 --experts 24 '
+        . '--length 16 --sequences 1 --chunk-budget 8 --text LICENSE',
 );
 
 # The same bits as thread ranks.
@@ -118,7 +120,9 @@ sub test_bits {
         run("$build/bin/$program $cases{$program} --ranks $processes --json $threads")
             unless -e $threads;
         unlink $ranks;
-        my ($status, $text) = job($processes, "$programs/$program $cases{$program} --json $ranks");
+        my $alone = $processes == 1 ? '--ranks 1' : ''; # a single process has thread ranks
+        my ($status, $text) =
+            job($processes, "$programs/$program $cases{$program} $alone --json $ranks");
         my ($want, $got) = (bits($threads), bits($ranks));
         ok($status == 0 && $want ne '' && $want =~ /digest/ && $want eq $got,
             "$name: $program, $processes processes: bits, traffic and peaks of thread ranks",

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "bench/harness/gpu.h"
 #include "bench/harness/interrupt.h"
+#include "bench/harness/job.h"
 #include "bench/harness/search.h"
 #include "bench/harness/simulate.h"
 #include "bench/harness/units.h"
@@ -315,27 +316,13 @@ static int setup_device(struct case_options *options, struct options *parsed)
 /* Where a launcher has started processes, they are the ranks. */
 static int setup_launch(struct case_options *options, struct options *parsed)
 {
-    int per_process = options->ranks_per_process > 0 ? (int)options->ranks_per_process : 1;
-    if (!launch_started())
-        return options->ranks_per_process < 0
-                   ? -1
-                   : options_refuse(parsed, "ranks-per-process",
-                         "has no effect without a launcher: --ranks are threads");
-    if (options->device_kind != DEV_CPU)
+    if (launch_started() && options->device_kind != DEV_CPU)
         return options_refuse(
             parsed, "device", "got '%.80s', allowed cpu under a launcher", options->device_text);
-    if (options_given(parsed, "message-gbps"))
+    if (launch_started() && options_given(parsed, "message-gbps"))
         return options_refuse(
             parsed, "message-gbps", "messages between processes go as fast as they go");
-    launch_set_ranks_per_process(per_process);
-    launch_set_timeout(options->timeout_s);
-    options_default_count(parsed, "ranks", launch_ranks());
-    for (options_rewind(parsed); options_next(parsed);) {
-        if (options->ranks != launch_ranks())
-            return options_refuse(parsed, "ranks", "got %lld, allowed %d (%d processes of %d)",
-                (long long)options->ranks, launch_ranks(), launch_processes(), per_process);
-    }
-    return -1;
+    return job_setup(parsed, &options->ranks, options->ranks_per_process, options->timeout_s);
 }
 
 static int setup_check(struct case_options *options, const struct options *parsed)
@@ -458,10 +445,7 @@ static int64_t ranks_here(const struct case_options *options)
 
 int case_threads(const struct case_options *options)
 {
-    if (!launch_started())
-        return (int)options->threads;
-    int64_t own = options->threads * launch_ranks_per_process() / launch_node_ranks();
-    return own > 1 ? (int)own : 1;
+    return job_threads(options->threads);
 }
 
 struct ranks_config case_ranks_config(

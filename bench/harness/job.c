@@ -10,6 +10,36 @@
 #include "probe/host.h"
 #include "probe/trace.h"
 
+/* ---- the command line ------------------------------------------------------------------------ */
+
+int job_setup(
+    struct options *parsed, const int64_t *ranks, int64_t ranks_per_process, double timeout_s)
+{
+    int per_process = ranks_per_process > 0 ? (int)ranks_per_process : 1;
+    if (!launch_started())
+        return ranks_per_process < 0 ? -1
+                                     : options_refuse(parsed, "ranks-per-process",
+                                           "has no effect without a launcher: --ranks are threads");
+    launch_set_ranks_per_process(per_process);
+    launch_set_timeout(timeout_s);
+    options_default_count(parsed, "ranks", launch_ranks());
+    for (options_rewind(parsed); options_next(parsed);) {
+        if (*ranks != launch_ranks())
+            return options_refuse(parsed, "ranks", "got %lld, allowed %d (%d processes of %d)",
+                (long long)*ranks, launch_ranks(), launch_processes(), per_process);
+    }
+    options_rewind(parsed);
+    return -1;
+}
+
+int job_threads(int64_t threads)
+{
+    if (!launch_started())
+        return (int)threads;
+    int64_t own = threads * launch_ranks_per_process() / launch_node_ranks();
+    return own > 1 ? (int)own : 1;
+}
+
 /* ---- on a rank ------------------------------------------------------------------------------- */
 
 int job_collect_written(struct rank *rank, void *array, int64_t at_bytes, int64_t bytes)

@@ -10,6 +10,16 @@
 struct report;
 struct trace;
 
+/* Takes over what the command line says of processes: where a launcher has started them, they are
+ * the ranks, `ranks_per_process` (-1 = 1) of each, and `*ranks`, where a parsed option "ranks" puts
+ * its value, must agree in every case. Without a launcher --ranks-per-process is refused. Returns
+ * -1 to go on, or the exit status after one line on stderr; leaves `parsed` rewound. */
+int job_setup(
+    struct options *parsed, const int64_t *ranks, int64_t ranks_per_process, double timeout_s);
+
+/* How many of a host's `threads` are this process's, at least one. */
+int job_threads(int64_t threads);
+
 /* ---- on a rank, collective over its group ---------------------------------------------------- */
 
 /* Reads a rank's block into its place in `array` and has it in the main process's array too. 0, or

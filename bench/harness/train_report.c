@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "bench/harness/gpu.h"
+#include "bench/harness/job.h"
 #include "bench/harness/report.h"
 #include "bench/harness/simulate.h"
 #include "bench/harness/units.h"
@@ -192,6 +193,7 @@ void train_report_print(const struct train_report *report, const struct train_ru
     else
         print_loss(report, run);
     print_speed(report, run);
+    job_name_ranks(stdout, result);
     print_memory(result);
     print_loads(run);
     for (int i = 0; i < result->tensor_count; i++)
@@ -221,6 +223,9 @@ int train_report_record(const struct train_report *report, const struct train_ru
         else
             rec_json(record, "run", json_deep_copy(report->run));
         rec_json(record, "env", json_deep_copy(report->env));
+        json_t *job = job_json();
+        if (job)
+            rec_json(record, "job", job);
         status = rec_append(report->common->json, record, error, sizeof error);
     }
     json_decref(record);

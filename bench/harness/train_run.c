@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "bench/harness/job.h"
+#include "device/launch.h"
 #include "probe/timing.h"
 
 double train_flops_per_token(const struct model_shape *s)
@@ -32,6 +33,7 @@ struct on_rank {
     int32_t *tokens;  /* [N] */
     int64_t *targets; /* [N] */
     int32_t *routing; /* of a simulated device */
+    double *seconds;  /* [steps], its own */
 };
 
 /* The tokens of a step, or on a device that would not look at them the routing. 0, or -1 when memory
@@ -111,6 +113,8 @@ static int train(struct on_rank *r)
             dev_fail(dev, DEV_FAILED, "no host memory for a routing");
             return -1;
         }
+        if (r->rank->index % launch_ranks_per_process() == 0)
+            launch_phase("%s, step %lld", r->run->name, (long long)step + 1);
         comm_traffic_reset(r->rank->comm);
         if (comm_barrier(r->rank->comm))
             return -1;
@@ -118,6 +122,7 @@ static int train(struct on_rank *r)
         if (model_step(&r->model, r->tokens, r->targets, &loss) != DEV_OK)
             return -1;
         read_clocks(r->rank, &times);
+        r->seconds[step] = times.step_s;
         struct comm_traffic traffic = comm_traffic(r->rank->comm);
         if (note_times(r, step, &times) || case_result_traffic(r->result, r->rank, &traffic))
             return -1;
@@ -132,27 +137,39 @@ static int train(struct on_rank *r)
     return 0;
 }
 
-static void collect(struct on_rank *r)
+/* The slices of the master weights, and the choices, to the process of rank 0. */
+static int collect(struct on_rank *r)
 {
     struct model *m = &r->model;
-    int64_t first = 0;
+    int64_t first = 0, item_bytes = sizeof *r->run->master;
+    int64_t routes_bytes = model_tokens(&m->shape) * m->shape.topk * (int64_t)sizeof(int32_t);
     for (int64_t i = 0; r->run->master && i < m->parts; i++) {
         const struct model_part *part = &m->part[i];
-        adamw_read_state(&m->adamw, ADAMW_P, part->flat_first, part->slice,
-            r->run->master + first + part->global_first + part->slice_first);
+        int64_t at = first + part->global_first + part->slice_first;
+        adamw_read_state(&m->adamw, ADAMW_P, part->flat_first, part->slice, r->run->master + at);
+        if (job_collect_written(r->rank, r->run->master, at * item_bytes, part->slice * item_bytes))
+            return -1;
         first += model_whole_count(&m->shape, part);
     }
+    for (int64_t i = 0; r->run->routes && i < r->run->steps * m->shape.layers; i++)
+        if (job_collect_written(r->rank, r->run->routes,
+                (i * r->rank->count + r->rank->index) * routes_bytes, routes_bytes))
+            return -1;
     if (r->rank->index == 0)
         memcpy(r->run->loads, m->loads,
             (size_t)(m->shape.layers * m->shape.layout.experts) * sizeof *m->loads);
+    return 0;
 }
 
-static void note_memory(struct on_rank *r)
+static void note_rank(struct on_rank *r)
 {
+    struct timing_summary own;
     struct case_rank *seen = &r->result->ranks[r->rank->index];
     case_rank_window(seen, WINDOW_PASS, dev_memory(r->rank->dev));
     seen->host_pinned_peak_bytes = dev_host_memory(r->rank->dev)->window.peak_bytes;
     seen->driver_bytes = dev_driver_bytes(r->rank->dev);
+    timing_summarise(r->seconds, (int)r->run->steps, &own);
+    seen->time_s = own.median_s;
 }
 
 static int run_rank(struct rank *rank, void *context)
@@ -164,7 +181,8 @@ static int run_rank(struct rank *rank, void *context)
     int status = -1;
     r.tokens = malloc((size_t)count * sizeof *r.tokens + 1);
     r.targets = calloc((size_t)count + 1, sizeof *r.targets);
-    if (!r.tokens || !r.targets)
+    r.seconds = calloc((size_t)run->steps + 1, sizeof *r.seconds);
+    if (!r.tokens || !r.targets || !r.seconds)
         dev_fail(rank->dev, DEV_FAILED, "no host memory for a batch");
     if (model_open(&r.model, run->shape, run->options, rank->dev, rank->comm) == DEV_OK) {
         case_rank_resident(&r.result->ranks[rank->index], dev_memory(rank->dev));
@@ -172,14 +190,14 @@ static int run_rank(struct rank *rank, void *context)
         status = train(&r);
     }
     if (status == 0) {
-        note_memory(&r);
-        collect(&r);
-        status = job_gather_ranks(rank, r.result);
+        note_rank(&r);
+        status = collect(&r) ? -1 : job_gather_ranks(rank, r.result);
     }
     model_close(&r.model);
     free(r.tokens);
     free(r.targets);
     free(r.routing);
+    free(r.seconds);
     return status;
 }
 

@@ -14,12 +14,15 @@ struct train_run {
     const struct train_routing *routing; /* which is given this */
     const struct ranks_config *ranks;
     int64_t steps;
-    int32_t *routes; /* the caller's [steps, layers, ranks, N, k] for every choice, or NULL */
+    const char *name; /* for messages about a rank that is not heard of: "composed" */
+    /* The caller's [steps, layers, ranks, N, k] for every choice, or NULL; whole where rank 0 is.
+     */
+    int32_t *routes;
     /* Called on rank 0 after every step; may be NULL. */
     void (*progress)(void *context, int64_t step, double loss, double seconds);
     void *context;
 
-    /* filled */
+    /* Filled; where ranks are processes (device/launch.h), in that of rank 0. */
     double *loss;    /* [steps]; owned */
     double *seconds; /* [steps], of the slowest rank's step; owned */
     float *master;   /* master weights of all tensors, whole and in the model's order; owned; NULL

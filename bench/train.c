@@ -280,6 +280,7 @@ static void run_case(struct program_state *p, struct dev_pool *pool)
     if (case_simulates(&p->common) &&
         train_routing_read(&routing, p->line.routing, &shape, error, sizeof error))
         return; /* looked at before: a trace that has changed since */
+    run.alike = case_simulates(&p->common) && routing.even && !p->line.all_ranks;
     printf("%s: %s, %s, %s, %s on %s\n", composition_names[p->line.composition],
         options.dispatch->name, options.vocab->name, options.checkpoint->name,
         options.optimizer->name, case_device_name(&p->common));

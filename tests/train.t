@@ -83,6 +83,15 @@ ok 'each with its range and its rate, and no loss' $?
     [ "$(grep -c '"device":"sim:h200-8"' "$scratch/s.jsonl")" -eq 2 ] && ! grep -q '"digest"' "$scratch/s.jsonl"
 ok 'a record for each, simulated, without digests' $?
 
+# The same step of one rank for all, of all, and with another routing on all.
+for options in '' '--all-ranks' '--routing zipf:1.2'; do
+    # shellcheck disable=SC2086
+    "$train" "${small[@]:0:12}" "${sim[@]}" $options | sed -n 2p
+done >"$scratch/out" 2>"$scratch/err"
+[ "$(grep -c 'a step takes .*: simulated' "$scratch/out")" -eq 3 ] &&
+    [ "$(grep -c 'one rank for all' "$scratch/out")" -eq 1 ] && sed -n 1p "$scratch/out" | grep -q 'for all'
+ok 'one rank for all where the routing is even, all ranks where that is said or it is not' $?
+
 "$train" "${sim[@]}" --model e2e-120b --layers 1 --length 64K --sequences 1 --chunk-budget 4096 --device-memory 4G \
     >"$scratch/out" 2>"$scratch/err"
 [ $? -eq 3 ] && grep -q 'OUT OF MEMORY' "$scratch/out" && grep -q "live set '*[a-z]*" "$scratch/err"
@@ -91,6 +100,7 @@ ok 'a model by name that does not fit: exit 3, and the live set' $?
 refused routing 'has an effect on --device sim alone' --routing balanced
 sizes=("${small[@]:0:12}" "${sim[@]}")
 refused threads 'has no effect on sim' --threads 2
+refused routing 'allowed balanced, uniform' --routing none-such
 refused text 'has no effect on sim' --text LICENSE
 refused explain 'has no effect on sim' --explain
 refused dump-routes 'has no effect on sim' --dump-routes "$scratch/none"

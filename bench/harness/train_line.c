@@ -97,8 +97,12 @@ static const struct option run_options[] = {
         .kind = OPTION_TEXT,
         .at = AT(routing),
         .argument = "HOW",
-        .fallback = "balanced",
-        .help = "on sim, whose router computes nothing: as of bin/dispatch, alike in all layers"},
+        .fallback = "even",
+        .help = "on sim, whose router computes nothing: even, or as of bin/dispatch"},
+    {.name = "all-ranks",
+        .kind = OPTION_FLAG,
+        .at = AT(all_ranks),
+        .help = "on sim: run every rank, where the routing is even too and one stands for all"},
     {.name = "sequence-group",
         .kind = OPTION_COUNT,
         .at = AT(sequence_group),
@@ -241,11 +245,14 @@ static int refuse_meaningless(const struct case_options *common, const struct op
         {"explain", "has no effect on sim, which computes no values that could be compared"},
         {"dump-routes", "has no effect on sim, whose routing is given"},
     };
+    if (!case_simulates(common) && options_given(options, "routing"))
+        return options_refuse(options, "routing",
+            "has an effect on --device sim alone: elsewhere the router chooses");
+    if (!case_simulates(common) && options_given(options, "all-ranks"))
+        return options_refuse(
+            options, "all-ranks", "has an effect on --device sim alone: elsewhere all ranks run");
     if (!case_simulates(common))
-        return options_given(options, "routing")
-                   ? options_refuse(options, "routing",
-                         "has an effect on --device sim alone: elsewhere the router chooses")
-                   : -1;
+        return -1;
     for (size_t i = 0; i < sizeof on_sim / sizeof *on_sim; i++)
         if (options_given(options, on_sim[i].name))
             return options_refuse(options, on_sim[i].name, "%s", on_sim[i].why);
@@ -257,10 +264,12 @@ static void hide_meaningless(const struct case_options *common, struct options *
     static const char *const on_sim[] = {"text", "lr", "bias-step", "explain", "dump-routes"};
     for (size_t i = 0; case_simulates(common) && i < sizeof on_sim / sizeof *on_sim; i++)
         options_hide(options, on_sim[i]);
-    if (!case_simulates(common))
-        options_hide(options, "routing");
-    else
+    if (case_simulates(common)) {
         options_default_count(options, "steps", 1);
+        return;
+    }
+    options_hide(options, "routing");
+    options_hide(options, "all-ranks");
 }
 
 int train_line_setup(

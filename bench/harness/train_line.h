@@ -19,7 +19,7 @@ struct train_line {
     int64_t chunk_budget, max_chunks, tile, host_budget, bucket, slots, report;
     double lr, bias_step;
     const char *model, *routing, *text, *dump_routes;
-    bool explain;
+    bool explain, all_ranks;
 };
 
 #define TRAIN_GROUPS 4

@@ -177,7 +177,8 @@ static void print_range(const struct train_run *run, const struct case_result *r
     simulate_range(result->machine_s, result->machines, &low, &high);
     units_seconds(median_s(run), time, sizeof time);
     units_seconds_range(low, high, range, sizeof range);
-    printf("  a step takes %s, %s with rates +-20 %%: simulated\n", time, range);
+    printf("  a step takes %s, %s with rates +-20 %%: simulated%s\n", time, range,
+        run->alike ? ", one rank for all" : "");
 }
 
 void train_report_print(const struct train_report *report, const struct train_run *run,

@@ -2,6 +2,8 @@
 #include "bench/harness/train_routing.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include "bench/harness/step_time.h"
 
 /* What the dispatchers of one block see, or with a trace those of all. */
 static struct moe_shape moe_shape_of(
@@ -42,7 +44,9 @@ int train_routing_read(struct train_routing *routing, const char *text,
     const struct model_shape *shape, char *error, int size)
 {
     int64_t tokens[LAYOUT_RANKS_MAX];
-    *routing = (struct train_routing){.routes = NULL};
+    *routing = (struct train_routing){.even = !strcmp(text, "even")};
+    if (routing->even)
+        return 0;
     if (moe_routing_parse(&routing->workload, text, error, size))
         return -1;
     fill_tokens(shape, tokens);
@@ -69,32 +73,45 @@ static void set_routes(const struct train_routing *routing, struct model *m, int
     }
 }
 
-int train_routing_set(
-    const struct train_routing *routing, struct model *m, int64_t step, int32_t **idx)
+/* A workload's of this step, into `idx` [N, k], or with a trace [layers, N, k]. */
+static int fill(
+    const struct train_routing *routing, const struct model *m, int64_t step, int32_t *idx)
 {
     const struct model_shape *shape = &m->shape;
     const struct moe_routing *workload = &routing->workload;
     struct layout_group block = m->layout.block[LAYOUT_EXPERTS];
+    int64_t routes = model_tokens(shape) * shape->topk, steps = moe_routing_steps(workload);
+    int64_t tokens[LAYOUT_RANKS_MAX];
+    uint64_t seed = m->options.seed + (uint64_t)block.first; /* of the block, where it is drawn */
     bool traced = workload->profile == MOE_TRACE;
-    int64_t routes = model_tokens(shape) * shape->topk, tokens[LAYOUT_RANKS_MAX];
-    int64_t different = traced ? shape->layers : 1, steps = moe_routing_steps(workload);
+    fill_tokens(shape, tokens);
+    struct moe_shape moe = moe_shape_of(shape, traced, tokens);
+    if (!traced)
+        return moe_routing_fill(workload, &moe, seed, step, block.place, idx);
+    for (int64_t layer = 0; layer < shape->layers; layer++)
+        if (moe_routing_fill(workload, &moe, seed, (step * shape->layers + layer) % steps, m->rank,
+                idx + layer * routes))
+            return -1;
+    return 0;
+}
+
+int train_routing_set(
+    const struct train_routing *routing, struct model *m, int64_t step, int32_t **idx)
+{
+    const struct model_shape *shape = &m->shape;
+    int64_t routes = model_tokens(shape) * shape->topk;
+    int64_t different = routing->workload.profile == MOE_TRACE ? shape->layers : 1;
     if (routing->routes) {
         set_routes(routing, m, step);
         return 0;
     }
-    if (!*idx)
+    if (routing->even && !*idx)
+        *idx = step_even_routing(model_tokens(shape), shape->topk, shape->layout.experts);
+    else if (!*idx)
         *idx = malloc((size_t)(different * routes) * sizeof **idx + 1);
-    fill_tokens(shape, tokens);
-    struct moe_shape moe = moe_shape_of(shape, traced, tokens);
-    uint64_t seed =
-        m->options.seed + (uint64_t)block.first; /* of a block, when something is drawn */
-    for (int64_t layer = 0; *idx && layer < shape->layers; layer++) {
-        int64_t instance = traced ? (step * shape->layers + layer) % steps : step;
-        int32_t *own = *idx + layer % different * routes;
-        if (layer < different &&
-            moe_routing_fill(workload, &moe, seed, instance, traced ? m->rank : block.place, own))
-            return -1;
-        model_set_routing(m, layer, own);
-    }
-    return *idx ? 0 : -1;
+    if (!*idx || (!routing->even && fill(routing, m, step, *idx)))
+        return -1;
+    for (int64_t layer = 0; layer < shape->layers; layer++)
+        model_set_routing(m, layer, *idx + layer % different * routes);
+    return 0;
 }

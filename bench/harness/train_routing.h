@@ -5,14 +5,15 @@
 #include "ops/model.h"
 
 struct train_routing {
+    bool even;                   /* step_even_routing of bench/harness/step_time.h, or */
     struct moe_routing workload; /* owned */
     /* NULL, or in its place every choice: [steps, layers, ranks, N, k]; the caller's. */
     const int32_t *routes;
 };
 
-/* The text of --routing, for a shape that is checked. A trace is of all ranks, its steps and layers
- * follow each other, from the first again after the last; any other workload is the same in all
- * layers of a step. Workloads that give ranks uneven numbers of tokens are refused. 0, or -1 with a
+/* The text of --routing, for a shape that is checked: "even", or as of bin/dispatch. A trace is of
+ * all ranks, its steps and layers follow each other, from the first again after the last; any other
+ * workload is the same in all layers of a step. Workloads that give ranks uneven numbers of tokens are refused. 0, or -1 with a
  * message; train_routing_free in any case. */
 int train_routing_read(struct train_routing *routing, const char *text,
     const struct model_shape *shape, char *error, int size);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "bench/harness/job.h"
 #include "device/launch.h"
+#include "device/sim_alike.h"
 #include "probe/timing.h"
 
 double train_flops_per_token(const struct model_shape *s)
@@ -219,7 +220,10 @@ int train_run(struct train_run *run, struct case_result *result)
             .status = DEV_FAILED, .message = "no host memory for the results of a run"};
         return -1;
     }
-    return ranks_run(run->ranks, run_rank, &job, &run->failure);
+    if (!run->alike)
+        return ranks_run(run->ranks, run_rank, &job, &run->failure);
+    result->rank_count = 1;
+    return sim_alike_run(run->ranks, run_rank, &job, &run->failure);
 }
 
 void train_run_free(struct train_run *run)

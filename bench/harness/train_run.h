@@ -13,6 +13,7 @@ struct train_run {
     const struct train_text *text;       /* NULL on a simulated device, */
     const struct train_routing *routing; /* which is given this */
     const struct ranks_config *ranks;
+    bool alike; /* on a simulated device one rank stands for all: device/sim_alike.h */
     int64_t steps;
     const char *name; /* for messages about a rank that is not heard of: "composed" */
     /* The caller's [steps, layers, ranks, N, k] for every choice, or NULL; whole where rank 0 is.
@@ -33,8 +34,8 @@ struct train_run {
 };
 
 /* Fills also `result`, which is initialised for as many ranks: resident bytes are those of an open
- * model, the window is over all steps, traffic and the machines' times are of the last one. 0, or
- * -1 with run->failure. */
+ * model, the window is over all steps, traffic and the machines' times are of the last one. Where one
+ * rank stands for all its entry is the only one. 0, or -1 with run->failure. */
 int train_run(struct train_run *run, struct case_result *result);
 void train_run_free(struct train_run *run);
 

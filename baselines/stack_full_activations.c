@@ -39,7 +39,7 @@ static enum dev_status forward(struct stack *s)
     }
     layers[0].x = s->x;
     for (int64_t l = 0; l < count; l++) {
-        stack_layer_hidden(s, l, layers[l].x, true, &layers[l].kept);
+        stack_layer_hidden(s, l, layers[l].x, STACK_FOR_BOTH, &layers[l].kept);
         void *y = stack_layer_output(s, l, layers[l].x, &layers[l].kept);
         if (l + 1 < count)
             layers[l + 1].x = y;

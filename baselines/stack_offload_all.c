@@ -39,9 +39,9 @@ static enum dev_status forward(struct stack *s)
         struct stack_kept kept = {0};
         o->host[l] = stack_pool_block(s, l, bytes);
         dev_copy_d2h(main, o->host[l], o->x, bytes);
-        stack_layer_hidden(s, l, o->x, false, &kept);
+        stack_layer_hidden(s, l, o->x, STACK_FOR_OUTPUT, &kept);
         void *y = stack_layer_output(s, l, o->x, &kept);
-        stack_kept_free(s, &kept);
+        stack_layer_leave(s, l, &kept);
         dev_free(s->dev, o->x);
         o->x = l + 1 < count ? y : NULL;
     }

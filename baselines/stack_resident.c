@@ -29,9 +29,9 @@ static enum dev_status forward(struct stack *s)
     x[0] = s->x;
     for (int64_t l = 0; l < count; l++) {
         struct stack_kept kept = {0};
-        stack_layer_hidden(s, l, x[l], false, &kept);
+        stack_layer_hidden(s, l, x[l], STACK_FOR_OUTPUT, &kept);
         void *y = stack_layer_output(s, l, x[l], &kept);
-        stack_kept_free(s, &kept);
+        stack_layer_leave(s, l, &kept);
         if (l + 1 < count)
             x[l + 1] = y;
     }

@@ -147,10 +147,10 @@ static const struct stack_steps *steps_of(int64_t block)
     return block % 2 ? &model_expert_steps : &model_attention_steps;
 }
 
-static void hidden(
-    struct stack *s, int64_t block, const void *x, bool keep, struct stack_kept *kept)
+static void hidden(struct stack *s, int64_t block, const void *x, enum stack_purpose purpose,
+    struct stack_kept *kept)
 {
-    steps_of(block)->hidden(s, block, x, keep, kept);
+    steps_of(block)->hidden(s, block, x, purpose, kept);
 }
 
 static void output(

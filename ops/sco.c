@@ -114,10 +114,10 @@ static enum dev_status forward(struct stack *s)
         struct stack_kept kept = {0};
         const void *x = sco->boundary[l].device;
         copy_out(s, sco, l);
-        stack_layer_hidden(s, l, x, false, &kept);
+        stack_layer_hidden(s, l, x, STACK_FOR_OUTPUT, &kept);
         leave(s, sco, l - 1);
         void *y = stack_layer_output(s, l, x, &kept);
-        stack_kept_free(s, &kept);
+        stack_layer_leave(s, l, &kept);
         if (l + 1 < layers)
             sco->boundary[l + 1].device = y;
     }

@@ -1,6 +1,7 @@
 /* The implementations' list, the pinned pool, and the end of a step. */
 #include "ops/stack.h"
 #include <stdlib.h>
+#include "ops/stack_layer.h"
 
 const struct stack_impl *const stack_impls[] = {
     &stack_full_activations, &stack_resident, &stack_offload_all, &stack_sco, NULL};
@@ -18,6 +19,8 @@ void stack_release(struct stack *s, const struct stack_impl *impl)
 {
     if (impl->release)
         impl->release(s);
+    for (int64_t l = 0; s->stayed && l < s->shape.layers; l++)
+        stack_kept_free(s, &s->stayed[l]); /* only after a failure is there any */
     dev_free(s->dev, s->y);
     dev_free(s->dev, s->dx);
     s->x = s->y = s->dx = NULL;

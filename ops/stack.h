@@ -68,13 +68,31 @@ struct stack_kept {
     void *state;
 };
 
+/* What a pass over a layer's input is for. */
+enum stack_purpose {
+    STACK_FOR_OUTPUT,  /* forward of a checkpointed layer: what `output` needs, and what stays */
+    STACK_FOR_BOTH,    /* forward without checkpointing: what `output` and `backward` need */
+    STACK_FOR_BACKWARD /* again, from the boundary and from what stayed: what `backward` needs */
+};
+
 /* The arithmetic of the layers. The problem's own is stack_swiglu; a composed model brings others,
  * and every way to treat boundaries serves them. All of it is enqueued on, or joined to, the main
- * stream. */
+ * stream.
+ *
+ * A checkpointed layer may keep some blocks of its forward for its backward, which then has less to
+ * compute again. `stays` names them layer by layer, whatever happens to the boundaries:
+ *
+ *     forward    x -> hidden -> n r q k v o ... -> output -> y
+ *                               |       | |   |
+ *                               freed   stays freed                    s->stayed[layer]: q k v o
+ *
+ *     backward   x -> hidden -> n r, beside q k v o that are there -> backward
+ */
 struct stack_steps {
-    /* x -> kept. Without `keep` nothing stays but what `output` needs. */
-    void (*hidden)(
-        struct stack *, int64_t layer, const void *x, bool keep, struct stack_kept *kept);
+    /* x -> kept. For the backward, blocks that stayed are there already, and stay untouched. For
+     * the output nothing is left but what `output` needs and the blocks that stay. */
+    void (*hidden)(struct stack *, int64_t layer, const void *x, enum stack_purpose purpose,
+        struct stack_kept *kept);
     /* x, kept -> y. */
     void (*output)(
         struct stack *, int64_t layer, const void *x, const struct stack_kept *kept, void *y);
@@ -84,6 +102,9 @@ struct stack_steps {
         struct stack *, int64_t layer, const void *x, const void *dy, struct stack_kept *kept);
     /* Frees kept->state, which is not NULL. NULL = layers have none. */
     void (*release)(struct stack *, struct stack_kept *kept);
+    /* The blocks of a checkpointed layer that stay from forward to backward: bit i is block i. NULL
+     * = none; else the stack has `stayed`. */
+    uint32_t (*stays)(const struct stack *, int64_t layer);
 };
 
 extern const struct stack_steps stack_swiglu;
@@ -111,6 +132,8 @@ struct stack {
     void *dx; /* [N_r, H], by backward; and the gradients of all layers */
 
     int64_t *recomputes;    /* [L], the caller's: counts the recomputations of each layer */
+    /* [L], the caller's, starts as zeros: the blocks that stay; NULL = steps keep nothing. */
+    struct stack_kept *stayed;
     struct stack_pool pool; /* starts as zeros */
     void *state;            /* the implementation's own, from forward to stack_release */
 };

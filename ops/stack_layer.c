@@ -7,16 +7,31 @@ static const struct stack_steps *steps_of(const struct stack *s)
     return s->steps ? s->steps : &stack_swiglu;
 }
 
-void stack_layer_hidden(
-    struct stack *s, int64_t layer, const void *x, bool keep, struct stack_kept *kept)
+void stack_layer_hidden(struct stack *s, int64_t layer, const void *x, enum stack_purpose purpose,
+    struct stack_kept *kept)
 {
-    steps_of(s)->hidden(s, layer, x, keep, kept);
+    steps_of(s)->hidden(s, layer, x, purpose, kept);
 }
 
 void stack_layer_recompute(struct stack *s, int64_t layer, const void *x, struct stack_kept *kept)
 {
-    stack_layer_hidden(s, layer, x, true, kept);
+    if (s->stayed) {
+        *kept = s->stayed[layer];
+        s->stayed[layer] = (struct stack_kept){0};
+    }
+    stack_layer_hidden(s, layer, x, STACK_FOR_BACKWARD, kept);
     s->recomputes[layer]++;
+}
+
+void stack_layer_leave(struct stack *s, int64_t layer, struct stack_kept *kept)
+{
+    uint32_t stays = steps_of(s)->stays ? steps_of(s)->stays(s, layer) : 0;
+    for (int i = 0; i < STACK_KEPT_BLOCKS; i++)
+        if (stays >> i & 1) {
+            s->stayed[layer].block[i] = kept->block[i];
+            kept->block[i] = NULL;
+        }
+    stack_kept_free(s, kept);
 }
 
 void *stack_layer_output(

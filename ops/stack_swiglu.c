@@ -54,9 +54,10 @@ static void weight_gradient(
 /* ---- forward ----------------------------------------------------------------------------------
  */
 
-static void swiglu_hidden(
-    struct stack *s, int64_t layer, const void *x, bool keep, struct stack_kept *kept)
+static void swiglu_hidden(struct stack *s, int64_t layer, const void *x, enum stack_purpose purpose,
+    struct stack_kept *kept)
 {
+    bool keep = purpose != STACK_FOR_OUTPUT;
     const struct stack_layer *w = &s->layer[layer];
     int64_t hidden = s->shape.hidden, ffn = s->shape.ffn;
     int64_t wide_bytes = stack_wide_bytes(&s->shape, s->rank);

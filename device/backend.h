@@ -24,6 +24,7 @@ struct device {
     struct stream *streams[DEV_STREAMS_MAX]; /* 0 is the main stream; owned */
     int stream_count;
     struct order *order; /* NULL unless check_order */
+    double flops;        /* of what was launched */
 };
 
 struct stream {

@@ -236,6 +236,10 @@ void dev_launch(
 void dev_launch_host(
     struct stream *stream, const struct kernel *kernel, const void *args, size_t args_bytes);
 
+/* FLOP of all kernels launched on this device so far, on the host's too, by their cost functions: a
+ * whole number, exact below 2^53. */
+double dev_flops(const struct device *dev);
+
 /* ---- the pool ----------------------------------------------------------------------------------
  * `threads` is the process's total for kernels: at most that many threads execute kernels at one
  * time, whatever the number of ranks and streams. */

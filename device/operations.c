@@ -153,7 +153,16 @@ static void launch(struct stream *stream, const struct kernel *kernel, const voi
     operation.launch.kernel = kernel;
     operation.launch.on_host = on_host;
     memcpy(operation.launch.args, args, args_bytes);
+    struct kernel_cost cost = {0};
+    if (kernel->cost)
+        kernel->cost(args, &cost);
+    dev->flops += cost.flops;
     dev_submit(stream, &operation);
+}
+
+double dev_flops(const struct device *dev)
+{
+    return dev->flops;
 }
 
 void dev_launch(

@@ -12,6 +12,7 @@
 #include <string.h>
 #include "kernels/rmsnorm.h"
 #include "ops/model_blocks.h"
+#include "ops/model_keep.h"
 #include "ops/model_parts.h"
 
 int64_t model_tokens(const struct model_shape *shape)
@@ -171,8 +172,14 @@ static void release(struct stack *s, struct stack_kept *kept)
     model_expert_steps.release(s, kept);
 }
 
+/* Only blocks of attention keep anything. */
+static uint32_t stays(const struct stack *s, int64_t block)
+{
+    return steps_of(block)->stays ? steps_of(block)->stays(s, block) : 0;
+}
+
 const struct stack_steps model_steps = {
-    .hidden = hidden, .output = output, .backward = backward, .release = release};
+    .hidden = hidden, .output = output, .backward = backward, .release = release, .stays = stays};
 
 /* ---- opening ---------------------------------------------------------------------------------
  * A simulated device is written to in the same calls, since the host waits in them, but what would
@@ -244,8 +251,10 @@ static bool alloc_host(struct model *m)
     m->loads = calloc(layers * experts, sizeof *m->loads);
     m->tokens_of = calloc((size_t)m->shape.layout.ranks, sizeof *m->tokens_of);
     m->recomputes = calloc(2 * layers, sizeof *m->recomputes);
+    m->keep_choice = calloc(layers, sizeof *m->keep_choice);
+    m->stayed = calloc(2 * layers, sizeof *m->stayed);
     if (!m->idx || (computes(m) && !m->chosen) || !m->host_bias || !m->loads || !m->tokens_of ||
-        !m->recomputes)
+        !m->recomputes || !m->keep_choice || !m->stayed)
         return false;
     for (size_t layer = 0; layer < layers && m->chosen; layer++)
         m->idx[layer] = m->chosen + layer * routes;
@@ -268,7 +277,8 @@ enum dev_status model_open(struct model *m, const struct model_shape *shape,
     m->rank = comm_rank(world);
     if (layout_open(&m->layout, &shape->layout, dev, world) != DEV_OK)
         return dev_status(dev);
-    if (!alloc_host(m) || model_parts_init(m)) {
+    if (!alloc_host(m) || model_parts_init(m) ||
+        model_keep_choose(shape, options, m->keep_choice, &m->keep)) {
         dev_fail(dev, DEV_FAILED, "no host memory for the model's tables");
         return dev_status(dev);
     }
@@ -284,7 +294,8 @@ enum dev_status model_open(struct model *m, const struct model_shape *shape,
         .dev = dev,
         .steps = &model_steps,
         .steps_context = m,
-        .recomputes = m->recomputes};
+        .recomputes = m->recomputes,
+        .stayed = m->stayed};
     m->stack.options.keep_pool = true;
     return model_parts_open(m);
 }
@@ -303,6 +314,8 @@ void model_close(struct model *m)
     free(m->loads);
     free(m->tokens_of);
     free(m->recomputes);
+    free(m->keep_choice);
+    free(m->stayed);
 }
 
 void model_set_routing(struct model *m, int64_t layer, const int32_t *idx)

@@ -28,6 +28,7 @@
 #include "ops/adamw.h"
 #include "ops/layout.h"
 #include "ops/moe.h"
+#include "ops/recompute_plan.h"
 #include "ops/stack.h"
 #include "ops/vocab.h"
 
@@ -54,6 +55,7 @@ struct model_options {
     const struct vocab_impl *vocab_order;
     double bias_step;                      /* of the router's bias, per step; 0 = none */
     bool freeze_attention, freeze_experts; /* their weights stay as they were */
+    int64_t keep_attention_bytes; /* of attention's intermediates, forward to backward; per rank */
     uint64_t seed;
 };
 
@@ -114,12 +116,13 @@ struct model {
     float *gradients; /* pinned, [flat.params] */
 
     /* routing: of the last step */
-    float *bias;         /* device, [L, E] */
-    float *host_bias;    /* [L, E] */
-    int32_t *chosen;     /* host, [L, N, k]: by the device; NULL where it is simulated */
-    const int32_t **idx; /* host, [L] times [N, k]: chosen, or given by model_set_routing */
-    int32_t *idx_pinned; /* [N, k] */
-    int64_t *loads;      /* host, [L, E]: routes of all ranks */
+    float *bias;           /* device, [L, E] */
+    float *host_bias;      /* [L, E] */
+    int32_t *chosen;       /* host, [L, N, k]: by the device; NULL where it is simulated */
+    const int32_t **idx;   /* host, [L] times [N, k]: chosen, or given by model_set_routing */
+    int32_t *idx_pinned;   /* [N, k] */
+    struct event idx_read; /* the last copy out of idx_pinned */
+    int64_t *loads;        /* host, [L, E]: routes of all ranks */
 
     /* constant tables on the device */
     int32_t *to_parts, *from_parts; /* [N * D], where D > 1 */
@@ -128,8 +131,11 @@ struct model {
 
     int64_t *tokens_of; /* host, [ranks]: N each */
     int64_t *recomputes;
-    struct stack stack;   /* the pool of boundaries stays from step to step */
-    float *gain_gradient; /* device, during backward */
+    int32_t *keep_choice;       /* [L]: what attention keeps (ops/model_keep.h), -1 = nothing */
+    struct recompute_plan keep; /* the same in numbers */
+    struct stack_kept *stayed;  /* [2 L] */
+    struct stack stack;         /* the pool of boundaries stays from step to step */
+    float *gain_gradient;       /* device, during backward */
 };
 
 /* Collective. Allocates and seeds; model_close follows even after a failure. */

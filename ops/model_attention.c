@@ -15,6 +15,7 @@
 #include "kernels/rank_sum.h"
 #include "kernels/rmsnorm.h"
 #include "ops/model_blocks.h"
+#include "ops/model_keep.h"
 #include "ops/model_parts.h"
 
 /* The blocks of a kept layer: n and its scales, q, k, v and o of the heads, their normalisers, and
@@ -26,21 +27,20 @@ static int degree(const struct model *m)
     return m->shape.layout.degree[LAYOUT_SEQUENCE];
 }
 
-static struct attention_shape attention_of(const struct model *m)
+struct attention_shape model_attention_shape(const struct model_shape *shape)
 {
-    int64_t columns = m->shape.hidden / m->shape.layout.heads;
-    return (struct attention_shape){.sequences = m->shape.sequences,
-        .tokens = m->shape.length,
-        .heads = m->shape.layout.heads / degree(m),
+    int64_t columns = shape->hidden / shape->layout.heads;
+    return (struct attention_shape){.sequences = shape->sequences,
+        .tokens = shape->length,
+        .heads = shape->layout.heads / shape->layout.degree[LAYOUT_SEQUENCE],
         .head_columns = columns,
         .type = DTYPE_BF16,
         .scale = 1.0f / sqrtf((float)columns)};
 }
 
-/* Bytes of max or log_z: [sequences * length, heads / D]. */
-static int64_t normaliser_bytes(const struct model *m)
+int64_t model_normaliser_bytes(const struct model_shape *shape)
 {
-    return model_tokens(&m->shape) * m->shape.layout.heads * (int64_t)sizeof(float);
+    return model_tokens(shape) * shape->layout.heads * (int64_t)sizeof(float);
 }
 
 static void *alloc_rows(struct model *m, const char *label)
@@ -127,17 +127,18 @@ static void *project(struct model *m, enum model_tensor tensor, int64_t layer, c
 static void attend(struct model *m, struct stack_kept *kept)
 {
     kept->block[O] = alloc_rows(m, "attention");
-    kept->block[MAX] = dev_alloc(m->dev, normaliser_bytes(m), LIVE_ATTENTION, "score maxima");
-    kept->block[LOG_Z] = dev_alloc(m->dev, normaliser_bytes(m), LIVE_ATTENTION, "normalisers");
-    attention(dev_main_stream(m->dev), &(struct attention_args){.shape = attention_of(m),
-                                           .q = kept->block[Q],
-                                           .k = kept->block[K],
-                                           .v = kept->block[V],
-                                           .o = kept->block[O],
-                                           .max = kept->block[MAX],
-                                           .log_z = kept->block[LOG_Z]});
-    if (degree(m) > 1)
-        kept->block[TOKENS_O] = to_tokens(m, kept->block[O], "attention of tokens");
+    kept->block[MAX] =
+        dev_alloc(m->dev, model_normaliser_bytes(&m->shape), LIVE_ATTENTION, "score maxima");
+    kept->block[LOG_Z] =
+        dev_alloc(m->dev, model_normaliser_bytes(&m->shape), LIVE_ATTENTION, "normalisers");
+    attention(
+        dev_main_stream(m->dev), &(struct attention_args){.shape = model_attention_shape(&m->shape),
+                                     .q = kept->block[Q],
+                                     .k = kept->block[K],
+                                     .v = kept->block[V],
+                                     .o = kept->block[O],
+                                     .max = kept->block[MAX],
+                                     .log_z = kept->block[LOG_Z]});
 }
 
 static void *tokens_o(const struct stack_kept *kept)
@@ -145,25 +146,42 @@ static void *tokens_o(const struct stack_kept *kept)
     return kept->block[TOKENS_O] ? kept->block[TOKENS_O] : kept->block[O];
 }
 
-static void attention_hidden(
-    struct stack *s, int64_t block, const void *x, bool keep, struct stack_kept *kept)
+/* Blocks that stay from forward to backward: bits of the list above. */
+static uint32_t attention_stays(const struct stack *s, int64_t block)
+{
+    static const uint32_t rows[] = {[MODEL_KEEP_OUTPUT] = 1u << O | 1u << MAX | 1u << LOG_Z,
+        [MODEL_KEEP_PROJECTIONS] = 1u << Q | 1u << K | 1u << V,
+        [MODEL_KEEP_NORMED] = 1u << NORMED | 1u << SCALES};
+    const struct model *m = model_of(s);
+    uint32_t stays = 0;
+    for (int32_t option = 0; option <= m->keep_choice[block / 2]; option++)
+        stays |= rows[option];
+    return stays;
+}
+
+static void attention_hidden(struct stack *s, int64_t block, const void *x,
+    enum stack_purpose purpose, struct stack_kept *kept)
 {
     struct model *m = model_of(s);
     int64_t layer = block / 2;
-    model_norm(m, block, x, &kept->block[NORMED], &kept->block[SCALES]);
-    kept->block[Q] = project(m, MODEL_Q, layer, kept->block[NORMED]);
-    kept->block[K] = project(m, MODEL_K, layer, kept->block[NORMED]);
-    kept->block[V] = project(m, MODEL_V, layer, kept->block[NORMED]);
-    attend(m, kept);
-    if (keep)
+    if (!kept->block[NORMED])
+        model_norm(m, block, x, &kept->block[NORMED], &kept->block[SCALES]);
+    for (int i = 0; i < 3; i++)
+        if (!kept->block[Q + i])
+            kept->block[Q + i] =
+                project(m, (enum model_tensor)((int)MODEL_Q + i), layer, kept->block[NORMED]);
+    if (!kept->block[O])
+        attend(m, kept);
+    if (degree(m) > 1)
+        kept->block[TOKENS_O] = to_tokens(m, kept->block[O], "attention of tokens");
+    if (purpose != STACK_FOR_OUTPUT)
         return;
-    int last = degree(m) > 1 ? TOKENS_O : O;
-    for (int i = NORMED; i <= TOKENS_O; i++) {
-        if (i == last)
-            continue;
-        dev_free(m->dev, kept->block[i]);
-        kept->block[i] = NULL;
-    }
+    uint32_t left = attention_stays(s, block) | 1u << (degree(m) > 1 ? TOKENS_O : O);
+    for (int i = NORMED; i <= TOKENS_O; i++)
+        if (!(left >> i & 1)) {
+            dev_free(m->dev, kept->block[i]);
+            kept->block[i] = NULL;
+        }
 }
 
 static void attention_output(
@@ -186,20 +204,21 @@ static void attend_backward(
     struct model *m, const struct stack_kept *kept, const void *d_o, void *gradients[3])
 {
     struct stream *main = dev_main_stream(m->dev);
-    float *delta = dev_alloc(m->dev, normaliser_bytes(m), LIVE_ATTENTION, "deltas");
+    float *delta = dev_alloc(m->dev, model_normaliser_bytes(&m->shape), LIVE_ATTENTION, "deltas");
     for (int i = 0; i < 3; i++)
         gradients[i] = alloc_rows(m, "gradient of heads");
-    attention_queries(main, &(struct attention_queries_args){.shape = attention_of(m),
-                                .q = kept->block[Q],
-                                .k = kept->block[K],
-                                .v = kept->block[V],
-                                .o = kept->block[O],
-                                .d_o = d_o,
-                                .max = kept->block[MAX],
-                                .log_z = kept->block[LOG_Z],
-                                .delta = delta,
-                                .dq = gradients[0]});
-    attention_keys(main, &(struct attention_keys_args){.shape = attention_of(m),
+    attention_queries(
+        main, &(struct attention_queries_args){.shape = model_attention_shape(&m->shape),
+                  .q = kept->block[Q],
+                  .k = kept->block[K],
+                  .v = kept->block[V],
+                  .o = kept->block[O],
+                  .d_o = d_o,
+                  .max = kept->block[MAX],
+                  .log_z = kept->block[LOG_Z],
+                  .delta = delta,
+                  .dq = gradients[0]});
+    attention_keys(main, &(struct attention_keys_args){.shape = model_attention_shape(&m->shape),
                              .q = kept->block[Q],
                              .k = kept->block[K],
                              .v = kept->block[V],
@@ -270,5 +289,7 @@ static void attention_backward(
     model_norm_backward(m, block, x, kept->block[NORMED], dy, kept->block[SCALES], s->dx);
 }
 
-const struct stack_steps model_attention_steps = {
-    .hidden = attention_hidden, .output = attention_output, .backward = attention_backward};
+const struct stack_steps model_attention_steps = {.hidden = attention_hidden,
+    .output = attention_output,
+    .backward = attention_backward,
+    .stays = attention_stays};

@@ -1,6 +1,7 @@
 /* The two kinds of blocks that a layer of the composed model is made of, as steps of a stack: block
  * 2 l is layer l's attention, 2 l + 1 its experts. steps_context is the model. */
 #pragma once
+#include "kernels/attention.h"
 #include "ops/model.h"
 #include "ops/stack_layer.h"
 
@@ -16,6 +17,11 @@ static inline struct model *model_of(const struct stack *s)
 
 /* Bytes of [N, H] in BF16. */
 int64_t model_row_bytes(const struct model *m);
+
+/* The attention of this rank's heads; bytes of a column of it, max or log_z: [sequences * length,
+ * heads / D]. */
+struct attention_shape model_attention_shape(const struct model_shape *shape);
+int64_t model_normaliser_bytes(const struct model_shape *shape);
 
 /* n = rmsnorm(x) gain of block (2 L: the final norm), in two new blocks. */
 void model_norm(struct model *m, int64_t block, const void *x, void **n, void **scales);

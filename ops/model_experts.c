@@ -3,8 +3,9 @@
  *     n = rmsnorm(x);  s = n Wrouter^T;  idx, w = choice      idx goes to the host
  *     y = moe(n, idx, w) + x                                  by the implementation that was chosen
  *
- * A block that is not kept ends its dispatch with the output; one that is keeps the dispatch's own
- * state from forward to backward, or makes it again.
+ * A checkpointed block ends its dispatch with the output. For its backward the dispatch is made
+ * again, for the state that it leaves; one whose backward needs none is not, since nobody asks for
+ * its output a second time. Without checkpointing the state stays from forward to backward.
  *
  * dn = (dX of the dispatch) + (ds Wrouter, an FP32 chain rounded once), one rounded addition. */
 #include <stdlib.h>
@@ -33,8 +34,9 @@ static struct gemm_args router_product(const struct model *m, enum gemm_layout l
 
 /* ---- routing --------------------------------------------------------------------------------- */
 
-/* The choice on the device, and on the host where every backend has its routing. */
-static void route(struct model *m, int64_t layer, const void *n, float *weight)
+/* The choice on the device, and on the host where every backend has its routing; `again`: the host
+ * has it, and need not wait. */
+static void route(struct model *m, int64_t layer, const void *n, float *weight, bool again)
 {
     struct stream *main = dev_main_stream(m->dev);
     int64_t experts = m->shape.layout.experts, tokens = model_tokens(&m->shape);
@@ -56,10 +58,12 @@ static void route(struct model *m, int64_t layer, const void *n, float *weight)
                             .bias = m->bias + layer * experts,
                             .idx = idx,
                             .weight = weight});
-    dev_copy_d2h(main, m->idx_pinned, idx, idx_bytes);
-    dev_sync_event(dev_record(main));
-    if (dev_status(m->dev) == DEV_OK && m->chosen)
-        memcpy(m->chosen + layer * routes_of(m), m->idx_pinned, (size_t)idx_bytes);
+    if (!again) {
+        dev_copy_d2h(main, m->idx_pinned, idx, idx_bytes);
+        dev_sync_event(dev_record(main));
+        if (dev_status(m->dev) == DEV_OK && m->chosen)
+            memcpy(m->chosen + layer * routes_of(m), m->idx_pinned, (size_t)idx_bytes);
+    }
     dev_free(m->dev, idx);
     dev_free(m->dev, scores);
 }
@@ -132,17 +136,19 @@ static void close_dispatch(struct model *m, struct moe *moe)
     free(moe);
 }
 
-static void experts_hidden(
-    struct stack *s, int64_t block, const void *x, bool keep, struct stack_kept *kept)
+static void experts_hidden(struct stack *s, int64_t block, const void *x,
+    enum stack_purpose purpose, struct stack_kept *kept)
 {
     struct model *m = model_of(s);
+    bool keep = purpose != STACK_FOR_OUTPUT, again = purpose == STACK_FOR_BACKWARD;
     model_norm(m, block, x, &kept->block[NORMED], &kept->block[SCALES]);
     kept->block[WEIGHT] = dev_alloc(m->dev, routes_of(m) * 4, LIVE_WORKSPACE, "router weights");
-    route(m, block / 2, kept->block[NORMED], kept->block[WEIGHT]);
+    route(m, block / 2, kept->block[NORMED], kept->block[WEIGHT], again);
     struct moe *moe = open_dispatch(m, block / 2, kept, keep);
     if (!moe)
         return;
-    m->options.dispatch->forward(moe);
+    if (!again || !m->options.dispatch->backward_alone)
+        m->options.dispatch->forward(moe);
     kept->block[SUM] = moe->y;
     moe->y = NULL; /* the block's now */
     if (keep) {
@@ -182,10 +188,11 @@ static void router_back(
     float *dscores = dev_alloc(m->dev, tokens * experts * 4, LIVE_WORKSPACE, "score gradients");
     float *sum = dev_alloc(m->dev, elements * 4, LIVE_WORKSPACE, "router's input gradient");
     uint16_t *rounded = dev_alloc(m->dev, elements * 2, LIVE_WORKSPACE, "the same, rounded");
-    dev_sync_event(dev_record(main)); /* whoever read the pinned choice is through */
+    dev_sync_event(m->idx_read); /* whoever read the pinned choice is through */
     if (dev_status(m->dev) == DEV_OK && m->chosen)
         memcpy(m->idx_pinned, m->idx[layer], (size_t)idx_bytes);
     dev_copy_h2d(main, idx, m->idx_pinned, idx_bytes);
+    m->idx_read = dev_record(main);
     router_backward(main, &(struct router_backward_args){.tokens = tokens,
                               .experts = experts,
                               .topk = m->shape.topk,

@@ -107,6 +107,9 @@ struct moe_impl {
     const char *name, *summary;
     const char *options; /* the options that have an effect: " keep chunk-budget " ... */
     bool takes_run_order;
+    /* Backward reads nothing that forward left: where a checkpointed block is made again for its
+     * gradients alone, forward need not run. */
+    bool backward_alone;
     enum dev_status (*forward)(struct moe *);
     enum dev_status (*backward)(struct moe *);
     void (*release)(struct moe *);

@@ -242,6 +242,7 @@ const struct moe_impl moe_pipelined_llep = {
     .name = "pipelined-llep",
     .summary = "the same in chunks under a token budget, travel hidden behind the experts",
     .options = " chunk-budget max-chunks chunk-count chunks alpha lambda min-gemm ",
+    .backward_alone = true,
     .forward = forward,
     .backward = backward,
     .bound_bytes = pipelined_bound_bytes,

@@ -82,6 +82,7 @@ const struct moe_impl moe_relay = {
     .name = "relay",
     .summary = "relay-expert or relay-token, whichever moves less",
     .options = " hop-rows overlap grouped volume ",
+    .backward_alone = true,
     .forward = forward,
     .backward = backward,
     .bound_bytes = bound_bytes,

@@ -324,6 +324,7 @@ const struct moe_impl moe_relay_expert = {
     .name = "relay-expert",
     .summary = "experts travel a ring and meet the tokens where they are, nothing is expanded",
     .options = " hop-rows overlap grouped ",
+    .backward_alone = true,
     .forward = forward,
     .backward = backward,
     .bound_bytes = relay_expert_bound_bytes,

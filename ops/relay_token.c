@@ -276,6 +276,7 @@ const struct moe_impl moe_relay_token = {
     .name = "relay-token",
     .summary = "tokens travel a ring and meet the experts where they are, their sums behind them",
     .options = " hop-rows overlap grouped ",
+    .backward_alone = true,
     .forward = forward,
     .backward = backward,
     .bound_bytes = relay_token_bound_bytes,

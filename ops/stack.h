@@ -131,7 +131,7 @@ struct stack {
     void *y;  /* [N_r, H], by forward */
     void *dx; /* [N_r, H], by backward; and the gradients of all layers */
 
-    int64_t *recomputes;    /* [L], the caller's: counts the recomputations of each layer */
+    int64_t *recomputes; /* [L], the caller's: counts the recomputations of each layer */
     /* [L], the caller's, starts as zeros: the blocks that stay; NULL = steps keep nothing. */
     struct stack_kept *stayed;
     struct stack_pool pool; /* starts as zeros */

@@ -32,7 +32,9 @@ static const char description[] =
     "GEMM      of a BF16 product of 512 x 512 x 512 on as many threads, measured beside\n"
     "\n"
     "Throughput counts, for a token, 6 FLOP for every weight that it meets and 6 L T H for\n"
-    "attention; nothing for what is computed again. Digests are of all losses and of all master\n"
+    "attention; nothing for what is computed again. Executed are the FLOP of all kernels that "
+    "ran.\n"
+    "Digests are of all losses and of all master\n"
     "weights: equal digests are equal bits.\n";
 
 static const char examples[] =
@@ -96,6 +98,7 @@ static struct model_options current_options(const struct program_state *p)
         .bias_step = line->bias_step,
         .freeze_attention = line->freeze == FREEZE_ATTENTION,
         .freeze_experts = line->freeze == FREEZE_EXPERTS,
+        .keep_attention_bytes = line->keep_attention,
         .seed = (uint64_t)p->common.seed};
     options.dispatch = composed ? &moe_pipelined_llep : &moe_alltoall;
     options.vocab = composed ? &vocab_ring_dtp : &vocab_materialized;

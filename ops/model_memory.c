@@ -3,6 +3,7 @@
  * family has a bound of its own the term is that bound. */
 #include "ops/model_memory.h"
 #include <stdlib.h>
+#include "ops/model_keep.h"
 #include "ops/model_parts.h"
 #include "ops/pipelined_memory.h"
 
@@ -117,6 +118,17 @@ static int64_t boundary_rows(const struct sizes *s, const int64_t *tokens_of, in
     return most(2, shape.layers - count);
 }
 
+/* What attention keeps beside boundaries; sets *status when memory is short. */
+static int64_t kept_bytes(const struct sizes *s, int *status)
+{
+    struct recompute_plan plan = {0};
+    int32_t *choice = malloc((size_t)s->shape->layers * sizeof *choice);
+    if (!choice || model_keep_choose(s->shape, s->options, choice, &plan))
+        *status = -1;
+    free(choice);
+    return plan.kept_bytes;
+}
+
 /* The tables and a batch. */
 static int64_t input_bytes(const struct sizes *s)
 {
@@ -190,6 +202,9 @@ int model_budget(struct model_budget *budget, const struct model_shape *shape,
     add(budget, "output, its gradient, input gradient", "3 N H b", 3 * s.row, true);
     add(budget, "gradient of the norms", "4 (2 L + 1) H",
         gradient_bytes((2 * shape->layers + 1) * s.hidden, s.ranks), false);
+    if (options->keep_attention_bytes > 0)
+        add(budget, "kept of attention", "<= L (5 N H b + 8 N A + 4 N)", kept_bytes(&s, &status),
+            true);
     add(budget, "attention, or", "12 N H b + 12 N A + 8 H^2", attention_bytes(&s), true);
     add(budget, "dispatch, or", "Eq. 1 and its experts", expert_bytes(&s, tokens_of, false), true);
     add(budget, "vocabulary, or", "Eq. 2: a tile, dX, dW, ring", head_bytes(&s, tokens_of), true);

@@ -81,6 +81,7 @@ static int run_rank(struct rank *rank, void *context)
     int32_t *tokens = malloc((size_t)count * sizeof *tokens);
     int64_t *targets = malloc((size_t)count * sizeof *targets);
     model_open(&model, &c->shape, &c->options, rank->dev, rank->comm);
+    double opened = dev_flops(rank->dev);
     for (int step = 0; step < c->steps && dev_status(rank->dev) == DEV_OK; step++) {
         double loss;
         make_batch(c, rank->index, step, tokens, targets);
@@ -88,6 +89,7 @@ static int run_rank(struct rank *rank, void *context)
         if (rank->index == 0)
             job->outcome->loss[step] = loss;
     }
+    job->outcome->flops[rank->index] = dev_flops(rank->dev) - opened;
     if (dev_status(rank->dev) == DEV_OK)
         collect(&model, job->outcome);
     job->outcome->peak_bytes[rank->index] = dev_memory(rank->dev)->window.peak_bytes;

@@ -18,6 +18,7 @@ struct model_outcome {
     int64_t elements;
     int64_t stale;          /* resident weights that are not their master's rounding */
     int64_t peak_bytes[16]; /* of each rank */
+    double flops[16];       /* of what each rank launched in all steps */
     char fault[288];        /* "" when all went well */
 };
 

@@ -49,6 +49,17 @@ ok 'a record for each case, with its verdict' $?
     grep -q '6 steps' "$scratch/out"
 ok 'the routes that were dumped are read back as a trace' $?
 
+# ---- attention kept ----
+
+"$train" "${small[@]}" --steps 2 --ranks 2 --text LICENSE --composition composed --keep-attention 0,8K,1M \
+    --json "$scratch/k.jsonl" >"$scratch/out" 2>"$scratch/err" &&
+    [ "$(grep 'digest of' "$scratch/out" | sort -u | wc -l)" -eq 2 ] && [ "$(grep -c 'attention keeps' "$scratch/out")" -eq 2 ]
+ok 'attention kept within three budgets: the same digests' $?
+
+flops=$(grep -o '"executed_flops":[0-9.e+]*' "$scratch/k.jsonl" | cut -d: -f2)
+[ "$(echo "$flops" | sort -g -r)" = "$flops" ] && [ "$(echo "$flops" | sort -u | wc -l)" -eq 3 ]
+ok 'each computes less than the one before' $?
+
 sizes=("${small[@]}")
 # refused OPTION MESSAGE ARGUMENT...: exits 2, naming the option
 refused()

@@ -34,6 +34,7 @@ struct model_options plan_options(const struct plan_line *line)
         .vocab_options = {.tile = line->tile},
         .checkpoint = &stack_sco,
         .stack = {.budget = {.bytes = line->host_budget}},
+        .keep_attention_bytes = line->keep_attention,
         .optimizer = &adamw_offload_stream,
         .adamw = {.bucket = line->bucket,
             .slots = (int)line->slots,

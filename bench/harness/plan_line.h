@@ -9,7 +9,7 @@ enum baseline { BASELINE_NONE, BASELINE_FSDP2 };
 struct plan_line {
     const char *model, *profile, *json;
     int64_t gpus, context, sequences, sequence_group, expert_group, vocab_group;
-    int64_t chunk_budget, max_chunks, tile, host_budget, bucket, slots;
+    int64_t chunk_budget, max_chunks, tile, host_budget, keep_attention, bucket, slots;
     int baseline;
     struct option_counts degrees;
     bool reach, device_state;

@@ -80,6 +80,13 @@ static const struct option composition_options[] = {
         .at = AT(host_budget),
         .default_note = "unlimited",
         .help = "bytes of boundaries that sco may send to the host"},
+    {.name = "keep-attention",
+        .kind = OPTION_BYTES,
+        .at = AT(keep_attention),
+        .axis = true,
+        .fallback = "0",
+        .unit = "bytes per rank",
+        .help = "bytes of attention's intermediates to keep from forward to backward"},
     COUNT("bucket", bucket, "PARAMS", "262144", 1, INT64_C(1) << 40, "parameters of a bucket"),
     COUNT("slots", slots, "S", "2", 1, ADAMW_SLOTS_MAX, "staging slots of offload-stream"),
 };

@@ -16,7 +16,7 @@ struct train_line {
     int chunks;
     int64_t steps, layers, hidden, heads, ffn, experts, topk, vocab, length, sequences;
     int64_t sequence_group, expert_group, vocab_group;
-    int64_t chunk_budget, max_chunks, tile, host_budget, bucket, slots, report;
+    int64_t chunk_budget, max_chunks, tile, host_budget, keep_attention, bucket, slots, report;
     double lr, bias_step;
     const char *model, *routing, *text, *dump_routes;
     bool explain, all_ranks;

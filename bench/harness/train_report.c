@@ -2,6 +2,7 @@
 #include "bench/harness/train_report.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "bench/harness/gpu.h"
 #include "bench/harness/job.h"
@@ -9,12 +10,13 @@
 #include "bench/harness/simulate.h"
 #include "bench/harness/units.h"
 #include "kernels/isa.h"
+#include "ops/model_keep.h"
 #include "probe/host.h"
 #include "probe/record.h"
 
-enum { LOSS, BIGRAM, FLOPS, GEMM };
+enum { LOSS, BIGRAM, FLOPS, GEMM, EXECUTED };
 static const char *const figure_names[] = {
-    "loss", "bigram_nats", "flops_per_s", "gemm_flops_per_s", NULL};
+    "loss", "bigram_nats", "flops_per_s", "gemm_flops_per_s", "executed_flops", NULL};
 
 int train_report_open(struct train_report *report, int argc, char *const *argv)
 {
@@ -92,6 +94,7 @@ int train_report_fill(const struct train_report *report, const struct train_run 
     result->work_formula = "W N";
     result->rss_peak_bytes = host_rss_peak_bytes();
     case_result_figure(result, FLOPS, flops_per_s(run), "");
+    case_result_figure(result, EXECUTED, run->flops, "");
     if (result->simulated)
         return 0;
     fill_digests(run, verdict, result);
@@ -160,14 +163,35 @@ static void print_speed(const struct train_report *report, const struct train_ru
     char rate[32];
     double flops = flops_per_s(run), tokens = tokens_per_step(run->shape) / median_s(run);
     if (report->common->device_kind == DEV_CPU) {
+        double gemm = report->gemm_flops_per_s, executed = run->flops / median_s(run);
         printf("  %.0f tokens/s, %.1f GFLOP/s, %.0f %% of a GEMM's %.1f GFLOP/s on as many threads"
-               "\n",
-            tokens, flops / 1e9, 100 * flops / report->gemm_flops_per_s,
-            report->gemm_flops_per_s / 1e9);
+               "\n  executed %.1f GFLOP/s, %.0f %% of it, with what is computed again\n",
+            tokens, flops / 1e9, 100 * flops / gemm, gemm / 1e9, executed / 1e9,
+            100 * executed / gemm);
         return;
     }
     units_rate(flops / run->shape->layout.ranks, "FLOP/s", rate, sizeof rate);
     printf("  %.0f tokens/s, %s per GPU\n", tokens, rate);
+}
+
+/* What attention keeps, where something was asked for. */
+static void print_kept(const struct train_run *run)
+{
+    char bytes[32], budget[32];
+    struct recompute_option options[MODEL_KEEP_OPTIONS];
+    struct recompute_plan plan;
+    int64_t layers = run->shape->layers;
+    int32_t *choice = malloc((size_t)layers * sizeof *choice);
+    if (choice && run->options->keep_attention_bytes > 0 &&
+        model_keep_choose(run->shape, run->options, choice, &plan) == 0) {
+        model_keep_options(run->shape, options);
+        double whole = (double)layers * (double)options[MODEL_KEEP_OPTIONS - 1].saved_flops;
+        units_bytes(plan.kept_bytes, bytes, sizeof bytes);
+        units_bytes(run->options->keep_attention_bytes, budget, sizeof budget);
+        printf("  attention keeps %s of %s a rank, and computes %.1f %% less again\n", bytes,
+            budget, 100 * (double)plan.saved_flops / whole);
+    }
+    free(choice);
 }
 
 static void print_range(const struct train_run *run, const struct case_result *result)
@@ -195,6 +219,7 @@ void train_report_print(const struct train_report *report, const struct train_ru
         print_loss(report, run);
     print_speed(report, run);
     job_name_ranks(stdout, result);
+    print_kept(run);
     print_memory(result);
     print_loads(run);
     for (int i = 0; i < result->tensor_count; i++)

@@ -70,15 +70,16 @@ static void keep_routes(struct on_rank *r, int64_t step)
 }
 
 struct times {
-    double step_s;
+    double step_s, flops;
     double machine_s[DEV_MACHINES_MAX]; /* of a simulated device */
 };
 
-/* The time since what is in `times`. */
+/* The time, and the work, since what is in `times`. */
 static void read_clocks(const struct rank *rank, struct times *times)
 {
     int machines = dev_is_simulated(rank->dev) ? dev_config(rank->dev)->machines : 0;
     times->step_s = dev_clock_s(rank->dev) - times->step_s;
+    times->flops = dev_flops(rank->dev) - times->flops;
     for (int m = 0; m < machines; m++)
         times->machine_s[m] = dev_clock_on_s(rank->dev, m) - times->machine_s[m];
 }
@@ -92,10 +93,12 @@ static int note_times(struct on_rank *r, int64_t step, const struct times *mine)
         struct times most = all[0];
         for (int rank = 1; rank < r->rank->count; rank++) {
             most.step_s = fmax(most.step_s, all[rank].step_s);
+            most.flops += all[rank].flops;
             for (int m = 0; m < DEV_MACHINES_MAX; m++)
                 most.machine_s[m] = fmax(most.machine_s[m], all[rank].machine_s[m]);
         }
         r->run->seconds[step] = most.step_s;
+        r->run->flops = most.flops;
         if (dev_is_simulated(r->rank->dev))
             r->result->machines = dev_config(r->rank->dev)->machines;
         memcpy(r->result->machine_s, most.machine_s, sizeof most.machine_s);

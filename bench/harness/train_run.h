@@ -26,6 +26,7 @@ struct train_run {
     /* Filled; where ranks are processes (device/launch.h), in that of rank 0. */
     double *loss;    /* [steps]; owned */
     double *seconds; /* [steps], of the slowest rank's step; owned */
+    double flops;    /* of all kernels of all ranks in the last step, what is computed again too */
     float *master;   /* master weights of all tensors, whole and in the model's order; owned; NULL
                         on a simulated device */
     int64_t elements;

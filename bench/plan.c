@@ -9,6 +9,7 @@
  * bin/train never passes their sum, whatever the router does. --help has every option. */
 #include <stdio.h>
 #include "bench/harness/plan_print.h"
+#include "bench/harness/plan_report.h"
 
 static const char description[] =
     "N = sequences * context / D tokens of a rank, A = heads, b = 2. Terms under \"the largest "
@@ -34,6 +35,8 @@ static int run_all(struct plan *p)
     while (status < 0 && options_next(p->options)) {
         if (p->line.baseline == BASELINE_FSDP2)
             plan_print_baseline(p);
+        else if (p->line.search)
+            status = plan_search_report(p);
         else
             status = plan_print_composed(p);
     }

@@ -49,7 +49,8 @@ static void test_alike(const struct profile *machine)
         struct model_options options = options_of(c[5]);
         struct step_time one, all;
         char error[256] = "";
-        int status = step_time_run(&shape, &options, machine, 1, &one, error, sizeof error);
+        int status =
+            step_time_run(STEP_WHOLE, &shape, &options, machine, 1, &one, error, sizeof error);
         status |= step_time_run_all(&shape, &options, machine, 1, &all, error, sizeof error);
         tap_note("%.6f and %.6f s, peaks of %lld and %lld bytes %s", one.seconds[0], all.seconds[0],
             (long long)one.device_peak_bytes, (long long)all.device_peak_bytes, error);
@@ -69,7 +70,7 @@ static void test_exact(const struct profile *machine)
     struct model_options options = options_of(0);
     struct step_time one, all;
     char error[256] = "";
-    int status = step_time_run(&shape, &options, machine, 1, &one, error, sizeof error);
+    int status = step_time_run(STEP_WHOLE, &shape, &options, machine, 1, &one, error, sizeof error);
     status |= step_time_run_all(&shape, &options, machine, 1, &all, error, sizeof error);
     tap_ok(status == 0 && fabs(one.seconds[0] - all.seconds[0]) < 1e-11 &&
                one.device_peak_bytes == all.device_peak_bytes &&
@@ -88,7 +89,8 @@ static void test_layers(const struct profile *machine)
     for (int layers = 2; layers <= 6; layers += layers == 3 ? 3 : 1) {
         struct model_shape shape = shape_of(16, 4, 16, 8, 16384, layers);
         struct step_time time;
-        if (step_time_run(&shape, &options, machine, 1, &time, error, sizeof error) == 0)
+        if (step_time_run(STEP_WHOLE, &shape, &options, machine, 1, &time, error, sizeof error) ==
+            0)
             seconds[layers] = time.seconds[0];
     }
     double six = seconds[2] + 4 * (seconds[3] - seconds[2]);

@@ -84,6 +84,12 @@ bool plan_fits(const struct plan *p, const struct plan_line *line, bool balanced
            budget.host_bytes <= plan_host_limit_bytes(p);
 }
 
+bool plan_degree_is_even(const struct plan *p, int64_t degree)
+{
+    int64_t node = p->machine.ranks_per_node;
+    return node % degree == 0 || degree % node == 0;
+}
+
 /* ---- what is refused before anything is printed ---------------------------------------------- */
 
 static int check_degrees(const struct plan *p)
@@ -95,6 +101,30 @@ static int check_degrees(const struct plan *p)
                    p->list.width[MODEL_WIDTH_EXPERTS] % degree[0]
                ? -1
                : 0;
+}
+
+/* The degrees of the current case; a search begins with 1 where none is given. */
+static int check_case(const struct plan *p)
+{
+    static const char *const names[LAYOUT_DEGREES] = {
+        "sequence-group", "expert-group", "vocab-group"};
+    struct model_shape shape = plan_shape(p, &p->line);
+    char error[160];
+    for (int i = 0; p->line.search && i < LAYOUT_DEGREES; i++) {
+        if (!options_given(p->options, names[i]))
+            shape.layout.degree[i] = 1;
+        else if (!plan_degree_is_even(p, shape.layout.degree[i]))
+            return options_refuse(p->options, names[i],
+                "got %d, allowed with --search a divisor or a multiple of the %lld ranks of a node",
+                shape.layout.degree[i], (long long)p->machine.ranks_per_node);
+    }
+    if (model_check(&shape, error, sizeof error) == 0)
+        return -1;
+    return options_refuse(p->options,
+        names[strstr(error, "vocabulary") ? LAYOUT_VOCAB
+              : strstr(error, "experts")  ? LAYOUT_EXPERTS
+                                          : LAYOUT_SEQUENCE],
+        "%s", error);
 }
 
 int plan_check(struct plan *p)
@@ -119,15 +149,10 @@ int plan_check(struct plan *p)
             "allowed three counts EP,CP,TP, with EP and CP*TP dividing the %lld ranks and EP the "
             "%lld experts",
             (long long)p->line.gpus, (long long)p->list.width[MODEL_WIDTH_EXPERTS]);
-    for (options_rewind(p->options); status < 0 && options_next(p->options);) {
-        struct model_shape shape = plan_shape(p, &p->line);
-        if (model_check(&shape, error, sizeof error))
-            status = options_refuse(p->options,
-                strstr(error, "vocabulary") ? "vocab-group"
-                : strstr(error, "experts")  ? "expert-group"
-                                            : "sequence-group",
-                "%s", error);
-    }
+    if (p->line.verdict != PLAN_GUARANTEED && !p->line.search)
+        return options_refuse(p->options, "verdict", "has no effect without --search");
+    for (options_rewind(p->options); status < 0 && options_next(p->options);)
+        status = check_case(p);
     options_rewind(p->options);
     return status;
 }

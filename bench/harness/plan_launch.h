@@ -21,6 +21,10 @@ struct model_shape plan_shape(const struct plan *p, const struct plan_line *line
 struct model_options plan_options(const struct plan_line *line);
 struct plan_model plan_baseline_model(const struct plan *p);
 
+/* Whether every rank of a block of `degree` neighbours has as many of its block on its own node: a
+ * time that is told by one rank asks for that. */
+bool plan_degree_is_even(const struct plan *p, int64_t degree);
+
 /* Of a rank's device, and its share of the host. */
 int64_t plan_limit_bytes(const struct plan *p);
 int64_t plan_host_limit_bytes(const struct plan *p);

@@ -4,6 +4,7 @@
 #include "ops/layout.h"
 
 static const char *const baseline_names[] = {"none", "fsdp2", NULL};
+static const char *const verdict_names[] = {"guaranteed", "balanced", NULL};
 
 #define AT(field) offsetof(struct plan_line, field)
 
@@ -121,6 +122,16 @@ static const struct option budget_options[] = {
         .low = 1,
         .high = ADAMW_SLOTS_MAX,
         .help = "staging slots of the optimizer"},
+    {.name = "search",
+        .kind = OPTION_FLAG,
+        .at = AT(search),
+        .help = "the degrees and budgets, of those not given, that are fastest"},
+    {.name = "verdict",
+        .kind = OPTION_NAME,
+        .at = AT(verdict),
+        .names = verdict_names,
+        .fallback = "guaranteed",
+        .help = "with --search: which of the two verdicts must hold"},
     {.name = "baseline",
         .kind = OPTION_NAME,
         .at = AT(baseline),

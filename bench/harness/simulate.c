@@ -9,15 +9,16 @@
 
 _Static_assert(1 + 2 * (PROFILE_PARTS + 1) <= DEV_MACHINES_MAX, "a machine for each variation");
 
-static void vary(struct case_options *options)
+int simulate_machines(struct profile machines[DEV_MACHINES_MAX])
 {
-    options->machine_count = 1;
+    int count = 1;
     for (int i = 0; i <= PROFILE_PARTS; i++) {
         enum profile_part part = i ? (enum profile_part)(i - 1) : PROFILE_PARTS;
         for (int up = 0; up < 2; up++)
-            options->machines[options->machine_count++] = profile_scaled(
-                &options->machines[0], part, up ? 1 + SIMULATE_SHARE : 1 - SIMULATE_SHARE);
+            machines[count++] =
+                profile_scaled(&machines[0], part, up ? 1 + SIMULATE_SHARE : 1 - SIMULATE_SHARE);
     }
+    return count;
 }
 
 const char *simulate_machine_name(int machine, char *text, int size)
@@ -74,7 +75,7 @@ int simulate_setup(struct case_options *options, struct options *parsed, const c
         return options_refuse(parsed, "check",
             "got '%.80s', allowed off: sim computes no values that could be checked",
             options->check_text);
-    vary(options);
+    options->machine_count = simulate_machines(options->machines);
     options_default_count(parsed, "ranks", options->machines[0].ranks);
     for (int i = 0; i < 2; i++)
         options_hide(parsed, meaningless[i]);

@@ -12,6 +12,9 @@
  * stderr. */
 int simulate_setup(struct case_options *options, struct options *parsed, const char *profile);
 
+/* machines[0] is the profile; the others become what it varies to. How many there are. */
+int simulate_machines(struct profile machines[DEV_MACHINES_MAX]);
+
 /* "profile", "all slower", "all faster", "links slower", ... */
 const char *simulate_machine_name(int machine, char *text, int size);
 

@@ -2,7 +2,10 @@
 #include "bench/harness/step_time.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "device/sim_alike.h"
+#include "ops/model_parts.h"
+#include "probe/trace.h"
 
 #define NO_LIMIT_BYTES (INT64_C(1) << 50)
 #define HOST_BYTES (INT64_C(1) << 42)
@@ -22,6 +25,7 @@ int32_t *step_even_routing(int64_t tokens, int topk, int64_t experts)
 }
 
 struct run {
+    enum step_part part;
     const struct model_shape *shape;
     const struct model_options *options;
     const int32_t *idx;
@@ -30,30 +34,59 @@ struct run {
     struct step_time *of_rank; /* [ranks that run] */
 };
 
-static int step(struct rank *rank, void *context)
+static enum dev_status take_step(const struct run *run, struct model *model)
+{
+    double loss;
+    if (run->part == STEP_WHOLE)
+        return model_step(model, NULL, run->targets, &loss);
+    adamw_step(&model->adamw);
+    model_refresh(model);
+    return dev_status(model->dev);
+}
+
+static void time_step(const struct run *run, struct rank *rank, struct model *model)
+{
+    struct step_time *mine = &run->of_rank[rank->index];
+    double begin_s[DEV_MACHINES_MAX];
+    for (int m = 0; m < run->machines; m++)
+        begin_s[m] = dev_clock_on_s(rank->dev, m);
+    comm_traffic_reset(rank->comm);
+    take_step(run, model);
+    dev_sync(rank->dev);
+    for (int m = 0; m < run->machines; m++)
+        mine->seconds[m] = dev_clock_on_s(rank->dev, m) - begin_s[m];
+    mine->traffic = comm_traffic(rank->comm);
+    mine->device_peak_bytes = dev_memory(rank->dev)->window.peak_bytes;
+    mine->host_peak_bytes = dev_host_memory(rank->dev)->window.peak_bytes;
+}
+
+static int run_rank(struct rank *rank, void *context)
 {
     const struct run *run = context;
-    struct step_time *mine = &run->of_rank[rank->index];
     struct model model;
-    double begin_s[DEV_MACHINES_MAX], loss;
     enum dev_status status = model_open(&model, run->shape, run->options, rank->dev, rank->comm);
     for (int64_t layer = 0; status == DEV_OK && layer < run->shape->layers; layer++)
         model_set_routing(&model, layer, run->idx);
     dev_sync(rank->dev);
-    if (status == DEV_OK && comm_barrier(rank->comm) == 0) {
-        for (int m = 0; m < run->machines; m++)
-            begin_s[m] = dev_clock_on_s(rank->dev, m);
-        comm_traffic_reset(rank->comm);
-        status = model_step(&model, NULL, run->targets, &loss);
-        dev_sync(rank->dev);
-        for (int m = 0; m < run->machines; m++)
-            mine->seconds[m] = dev_clock_on_s(rank->dev, m) - begin_s[m];
-        mine->traffic = comm_traffic(rank->comm);
-        mine->device_peak_bytes = dev_memory(rank->dev)->window.peak_bytes;
-        mine->host_peak_bytes = dev_host_memory(rank->dev)->window.peak_bytes;
-    }
+    if (status == DEV_OK && comm_barrier(rank->comm) == 0)
+        time_step(run, rank, &model);
     model_close(&model);
     return dev_status(rank->dev) == DEV_OK ? 0 : -1;
+}
+
+/* Nothing else runs while attention does: it is all on the main stream. */
+static double attention_of(const struct trace *trace)
+{
+    static const char *const names[] = {
+        "attention", "attention_queries", "attention_keys", "tokens to heads", "heads to tokens"};
+    double seconds = 0;
+    int64_t count;
+    const struct trace_span *span = trace_spans(trace, &count);
+    for (int64_t i = 0; i < count; i++)
+        for (size_t n = 0; n < sizeof names / sizeof *names; n++)
+            if (span[i].rank == 0 && !strcmp(span[i].name, names[n]))
+                seconds += span[i].end_s - span[i].begin_s;
+    return seconds;
 }
 
 static void join(struct step_time *out, const struct step_time *rank, int machines)
@@ -67,47 +100,57 @@ static void join(struct step_time *out, const struct step_time *rank, int machin
         out->host_peak_bytes = rank->host_peak_bytes;
 }
 
-static int run_with(int (*run_ranks)(const struct ranks_config *, int (*)(struct rank *, void *),
-                        void *, struct ranks_failure *),
-    const struct model_shape *shape, const struct model_options *options,
-    const struct profile *machines, int count, struct step_time *out, char *error, int size)
+typedef int ranks_runner(
+    const struct ranks_config *, int (*)(struct rank *, void *), void *, struct ranks_failure *);
+
+static int run_with(ranks_runner *run_ranks, struct run *run, const struct profile *machines,
+    struct step_time *out, char *error, int size)
 {
     struct ranks_failure failure = {.message = "no memory for a simulated step"};
-    int ranks = shape->layout.ranks, status = -1;
-    int64_t tokens = model_tokens(shape);
-    int32_t *idx = step_even_routing(tokens, shape->topk, shape->layout.experts);
+    int64_t tokens = model_tokens(run->shape);
+    int ranks = run->shape->layout.ranks, status = -1;
+    int32_t *idx = step_even_routing(tokens, run->shape->topk, run->shape->layout.experts);
     int64_t *targets = calloc((size_t)tokens + 1, sizeof *targets);
-    struct run run = {
-        shape, options, idx, targets, count, calloc((size_t)ranks, sizeof *run.of_rank)};
+    struct trace *trace = trace_create();
     struct ranks_config config = {.count = ranks,
         .device = {.kind = DEV_SIM,
             .device_limit_bytes = NO_LIMIT_BYTES,
             .host_limit_bytes = HOST_BYTES,
+            .trace = trace,
             .profiles = machines,
-            .machines = count}};
+            .machines = run->machines}};
     *out = (struct step_time){0};
-    if (idx && targets && run.of_rank)
-        status = run_ranks(&config, step, &run, &failure);
+    run->idx = idx;
+    run->targets = targets;
+    run->of_rank = calloc((size_t)ranks, sizeof *run->of_rank);
+    if (idx && targets && trace && run->of_rank)
+        status = run_ranks(&config, run_rank, run, &failure);
     for (int r = 0; status == 0 && r < ranks; r++)
-        join(out, &run.of_rank[r], count);
-    if (status == 0)
-        out->traffic = run.of_rank[0].traffic;
-    else
+        join(out, &run->of_rank[r], run->machines);
+    if (status == 0) {
+        out->traffic = run->of_rank[0].traffic;
+        out->attention_s = attention_of(trace);
+    } else {
         snprintf(error, (size_t)size, "%s", failure.message);
-    free(run.of_rank);
+    }
+    trace_free(trace);
+    free(run->of_rank);
     free(targets);
     free(idx);
     return status;
 }
 
-int step_time_run(const struct model_shape *shape, const struct model_options *options,
-    const struct profile *machines, int count, struct step_time *out, char *error, int size)
+int step_time_run(enum step_part part, const struct model_shape *shape,
+    const struct model_options *options, const struct profile *machines, int count,
+    struct step_time *out, char *error, int size)
 {
-    return run_with(sim_alike_run, shape, options, machines, count, out, error, size);
+    struct run run = {.part = part, .shape = shape, .options = options, .machines = count};
+    return run_with(sim_alike_run, &run, machines, out, error, size);
 }
 
 int step_time_run_all(const struct model_shape *shape, const struct model_options *options,
     const struct profile *machines, int count, struct step_time *out, char *error, int size)
 {
-    return run_with(ranks_run, shape, options, machines, count, out, error, size);
+    struct run run = {.part = STEP_WHOLE, .shape = shape, .options = options, .machines = count};
+    return run_with(ranks_run, &run, machines, out, error, size);
 }

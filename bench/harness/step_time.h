@@ -7,8 +7,14 @@
 
 struct step_time {
     double seconds[DEV_MACHINES_MAX]; /* by machine */
+    double attention_s; /* of it, on the first: attention's kernels and the exchange of heads */
     int64_t device_peak_bytes, host_peak_bytes;
     struct comm_traffic traffic; /* of a rank */
+};
+
+enum step_part {
+    STEP_WHOLE,
+    STEP_OPTIMIZER /* AdamW over the rank's slices and the weights to all who hold them */
 };
 
 /* Even routing: [N, k], k different experts of a token, all experts alike, also among the tokens of
@@ -16,10 +22,11 @@ struct step_time {
 int32_t *step_even_routing(int64_t tokens, int topk, int64_t experts);
 
 /* One step, however much memory it takes. 0, or -1 with `error`. */
-int step_time_run(const struct model_shape *shape, const struct model_options *options,
-    const struct profile *machines, int count, struct step_time *out, char *error, int size);
+int step_time_run(enum step_part part, const struct model_shape *shape,
+    const struct model_options *options, const struct profile *machines, int count,
+    struct step_time *out, char *error, int size);
 
 /* The same with all ranks, a thread each: what the other must agree with. The slowest rank's time,
- * the fullest rank's memory, rank 0's traffic. */
+ * the fullest rank's memory, rank 0's traffic and attention. */
 int step_time_run_all(const struct model_shape *shape, const struct model_options *options,
     const struct profile *machines, int count, struct step_time *out, char *error, int size);

@@ -1,0 +1,325 @@
+/* The search's result: the front of memory against speed, the winner with its whole step, and why
+ * the others lost. */
+#include "bench/harness/plan_report.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "bench/harness/plan_print.h"
+#include "bench/harness/simulate.h"
+#include "bench/harness/train_run.h"
+#include "probe/record.h"
+
+#define GIB 1073741824.0
+
+/* A line of the front is at least this much faster than the one before. */
+#define FRONT_STEP 1.01
+
+static double tflops_of(const struct plan_search *s, const struct plan_candidate *c, double rate)
+{
+    struct model_shape shape = plan_shape(s->plan, &c->line);
+    return rate * train_flops_per_token(&shape) / 1e12;
+}
+
+/* "D=16, E_p=64, P=8, chunks of 4096, buckets of 25 M" */
+static const char *name_of(const struct plan_candidate *c, char *text, int size)
+{
+    char sequences[40] = "";
+    if (c->line.sequences > 1)
+        snprintf(sequences, sizeof sequences, ", %lld sequences", (long long)c->line.sequences);
+    snprintf(text, (size_t)size,
+        "D=%lld%s, E_p=%lld, P=%lld, chunks of %lld, buckets of %lld M, %lld boundaries on the "
+        "host",
+        (long long)c->line.sequence_group, sequences, (long long)c->line.expert_group,
+        (long long)c->line.vocab_group, (long long)c->line.chunk_budget,
+        (long long)(c->line.bucket / 1000000), (long long)c->host_boundaries);
+    return text;
+}
+
+/* ---- the front ------------------------------------------------------------------------------- */
+
+/* By memory, then the faster one, then as they were listed. */
+static const struct plan_search *sorted;
+static int by_memory(const void *a, const void *b)
+{
+    const struct plan_candidate *x = &sorted->candidate[*(const int64_t *)a];
+    const struct plan_candidate *y = &sorted->candidate[*(const int64_t *)b];
+    if (x->device_bytes != y->device_bytes)
+        return x->device_bytes < y->device_bytes ? -1 : 1;
+    if (x->seconds / (double)x->line.sequences != y->seconds / (double)y->line.sequences)
+        return plan_candidate_rate(sorted, x) > plan_candidate_rate(sorted, y) ? -1 : 1;
+    return x < y ? -1 : 1;
+}
+
+static void print_line(const struct plan_search *s, const struct plan_candidate *c)
+{
+    double rate = plan_candidate_rate(s, c);
+    printf("  %4lld %4lld %4lld %4lld %7lld %6lld M %5lld %10.3f %8.3f %10.3f %9.1f %8.1f\n",
+        (long long)c->line.sequence_group, (long long)c->line.sequences,
+        (long long)c->line.expert_group, (long long)c->line.vocab_group,
+        (long long)c->line.chunk_budget, (long long)(c->line.bucket / 1000000),
+        (long long)c->host_boundaries, (double)c->device_bytes / GIB, (double)c->host_bytes / GIB,
+        c->seconds, rate, tflops_of(s, c, rate));
+}
+
+static int print_front(const struct plan_search *s)
+{
+    int64_t *order = malloc((size_t)s->count * sizeof *order + 1), fitting = 0;
+    double fastest = 0;
+    if (!order)
+        return -1;
+    for (int64_t i = 0; i < s->count; i++)
+        if (s->candidate[i].fits)
+            order[fitting++] = i;
+    sorted = s;
+    qsort(order, (size_t)fitting, sizeof *order, by_memory);
+    printf(
+        "  memory against speed: each line is the least memory at its speed, and 1 %% faster than "
+        "the one above\n"
+        "  %4s %4s %4s %4s %7s %8s %5s %10s %8s %10s %9s %8s\n",
+        "D", "B", "E_p", "P", "c", "bucket", "host", "device", "host", "step", "tokens/s",
+        "TFLOP/s");
+    printf("  %4s %4s %4s %4s %7s %8s %5s %10s %8s %10s %9s %8s\n", "", "", "", "", "", "", "of 2L",
+        "GiB", "GiB", "s", "a rank", "a rank");
+    for (int64_t i = 0; i < fitting; i++) {
+        const struct plan_candidate *c = &s->candidate[order[i]];
+        if (plan_candidate_rate(s, c) < fastest * FRONT_STEP && order[i] != s->best)
+            continue;
+        print_line(s, c);
+        fastest = plan_candidate_rate(s, c);
+    }
+    free(order);
+    return 0;
+}
+
+/* ---- who lost, and why ------------------------------------------------------------------------ */
+
+static bool same_launch(const struct plan_candidate *a, const struct plan_candidate *b)
+{
+    return a->place == b->place && a->experts == b->experts && a->vocab == b->vocab &&
+           a->chunk == b->chunk;
+}
+
+/* The fastest that fits, of other degrees or another chunk budget than the winner; NULL = none. */
+static const struct plan_candidate *second(const struct plan_search *s)
+{
+    const struct plan_candidate *best = &s->candidate[s->best], *found = NULL;
+    for (int64_t i = 0; i < s->count; i++) {
+        const struct plan_candidate *c = &s->candidate[i];
+        if (c->fits && !same_launch(c, best) &&
+            (!found || plan_candidate_rate(s, c) > plan_candidate_rate(s, found)))
+            found = c;
+    }
+    return found;
+}
+
+static void print_parts(const struct plan_search *s, const struct plan_candidate *c)
+{
+    printf("    for 1000 tokens of a rank:");
+    for (int i = 0; i < PLAN_PARTS; i++)
+        printf("%s %s %.1f ms", i ? "," : "", plan_part_name(i),
+            c->part_s[i] / (double)plan_candidate_tokens(s, c) * 1e6);
+    puts("");
+}
+
+/* Which parts take longer, for the same number of tokens. */
+static void print_second(const struct plan_search *s)
+{
+    const struct plan_candidate *best = &s->candidate[s->best], *c = second(s);
+    char name[200];
+    if (!c)
+        return;
+    printf("  runner-up: %s\n    fits, and is %.2f %% slower: for 1000 tokens of a rank",
+        name_of(c, name, sizeof name),
+        100 * (1 - plan_candidate_rate(s, c) / plan_candidate_rate(s, best)));
+    for (int i = 0; i < PLAN_PARTS; i++) {
+        double more = c->part_s[i] / (double)plan_candidate_tokens(s, c) -
+                      best->part_s[i] / (double)plan_candidate_tokens(s, best);
+        if (fabs(more) >= 1e-9)
+            printf(" %s %+.3f ms", plan_part_name(i), more * 1e6);
+    }
+    puts("");
+}
+
+/* The term of a budget that grew most against the winner's. */
+static void print_terms_grown(
+    const struct plan *p, const struct plan_candidate *c, const struct plan_candidate *best)
+{
+    struct model_budget have, want;
+    int most = 0;
+    if (plan_budget(p, &c->line, &want) || plan_budget(p, &best->line, &have))
+        return;
+    for (int i = 1; i < want.count && i < have.count; i++)
+        if (want.term[i].bytes - have.term[i].bytes > want.term[most].bytes - have.term[most].bytes)
+            most = i;
+    printf("    needs %.3f GiB of %.3f on the device, %.3f of %.3f on the host; most grows: %s, "
+           "%.3f to %.3f GiB\n",
+        (double)c->device_bytes / GIB, (double)plan_limit_bytes(p) / GIB,
+        (double)c->host_bytes / GIB, (double)plan_host_limit_bytes(p) / GIB, want.term[most].name,
+        (double)have.term[most].bytes / GIB, (double)want.term[most].bytes / GIB);
+}
+
+/* Of those one step of one coordinate away from the winner, the fastest that would beat it. 0, or
+ * -1 after a failure. */
+static int print_barred(struct plan_search *s)
+{
+    const struct plan_candidate *best = &s->candidate[s->best];
+    struct plan_candidate *found = NULL;
+    char name[200];
+    for (int64_t i = 0; i < s->count; i++) {
+        struct plan_candidate *c = &s->candidate[i];
+        int away = abs(c->place - best->place) + abs(c->experts - best->experts) +
+                   abs(c->vocab - best->vocab) + abs(c->chunk - best->chunk);
+        if (c->fits || away != 1 || c->bucket != best->bucket ||
+            (c->line.host_budget == 0) != (best->line.host_budget == 0))
+            continue;
+        if (plan_search_time(s, c))
+            return -1;
+        if (plan_candidate_rate(s, c) >
+            (found ? plan_candidate_rate(s, found) : plan_candidate_rate(s, best)))
+            found = c;
+    }
+    if (found) {
+        printf("  would be %.1f %% faster, but does not fit: %s\n",
+            100 * (plan_candidate_rate(s, found) / plan_candidate_rate(s, best) - 1),
+            name_of(found, name, sizeof name));
+        print_terms_grown(s->plan, found, best);
+    }
+    return 0;
+}
+
+/* ---- the winner ------------------------------------------------------------------------------ */
+
+static int record(const struct plan_search *s, const struct step_time *whole, int machines)
+{
+    const struct plan *p = s->plan;
+    const struct plan_candidate *c = &s->candidate[s->best];
+    double rate = (double)plan_candidate_tokens(s, c) / whole->seconds[0], range[2];
+    char error[256] = "memory is short", name[96];
+    json_t *record = rec_create(), *times = json_object();
+    if (record && times) {
+        snprintf(name, sizeof name, "sim:%s", p->machine.name);
+        rec_str(record, "op", "plan");
+        rec_str(record, "impl", "composed");
+        rec_str(record, "device", name);
+        options_record(p->options, record);
+        rec_str(record, "status", "ok");
+        rec_int(record, "figures.sequence_group", c->line.sequence_group);
+        rec_int(record, "figures.sequences", c->line.sequences);
+        rec_int(record, "figures.expert_group", c->line.expert_group);
+        rec_int(record, "figures.vocab_group", c->line.vocab_group);
+        rec_int(record, "figures.chunk_budget", c->line.chunk_budget);
+        rec_int(record, "figures.bucket", c->line.bucket);
+        rec_int(record, "figures.host_boundaries", c->host_boundaries);
+        rec_int(record, "figures.tokens_per_rank", plan_candidate_tokens(s, c));
+        rec_real(record, "figures.flops_per_token", tflops_of(s, c, 1) * 1e12);
+        rec_real(record, "figures.tokens_per_s", rate);
+        rec_real(record, "figures.composed_s", c->seconds);
+        rec_int(record, "figures.device_bytes", c->device_bytes);
+        rec_int(record, "figures.host_bytes", c->host_bytes);
+        rec_int(record, "figures.limit_bytes", plan_limit_bytes(p));
+        rec_str(record, "time.kind", "simulated");
+        rec_real(record, "time.median_s", whole->seconds[0]);
+        simulate_range(whole->seconds, machines, &range[0], &range[1]);
+        rec_reals(record, "time.range_s", range, 2);
+        for (int m = 0; m < machines; m++)
+            json_object_set_new(
+                times, simulate_machine_name(m, name, sizeof name), json_real(whole->seconds[m]));
+        rec_json(record, "time.machines_s", times);
+        times = NULL;
+    }
+    int status = record ? rec_append(p->line.json, record, error, sizeof error) : -1;
+    json_decref(record);
+    json_decref(times);
+    if (status)
+        fprintf(stderr, "plan: %s\n", error);
+    return status ? EXIT_ENVIRONMENT : -1;
+}
+
+static int print_winner(struct plan_search *s)
+{
+    const struct plan_candidate *best = &s->candidate[s->best];
+    struct profile machines[DEV_MACHINES_MAX] = {s->plan->machine};
+    struct step_time whole;
+    int count = simulate_machines(machines);
+    char name[200];
+    if (plan_search_whole(s, best, machines, count, &whole))
+        return EXIT_ENVIRONMENT;
+    double rate = (double)plan_candidate_tokens(s, best) / whole.seconds[0], low, high;
+    simulate_range(whole.seconds, count, &low, &high);
+    printf("  winner: %s\n", name_of(best, name, sizeof name));
+    printf("    its whole step, simulated: %.3f s, %.3f..%.3f s with rates +-20 %%; from its parts "
+           "%.3f s (%+.2f %%)\n",
+        whole.seconds[0], low, high, best->seconds, 100 * (best->seconds / whole.seconds[0] - 1));
+    printf("    %.1f tokens/s and %.1f TFLOP/s a rank; %lld tokens in a step of all ranks\n", rate,
+        tflops_of(s, best, rate), (long long)(plan_candidate_tokens(s, best) * s->plan->line.gpus));
+    printf("    tracked peak %.3f GiB of a budget of %.3f\n", (double)whole.device_peak_bytes / GIB,
+        (double)best->device_bytes / GIB);
+    print_parts(s, best);
+    print_second(s);
+    if (print_barred(s))
+        return EXIT_ENVIRONMENT;
+    return s->plan->line.json ? record(s, &whole, count) : -1;
+}
+
+/* Nothing fits: what needs least, and of that what most. */
+static void print_least(const struct plan_search *s)
+{
+    const struct plan_candidate *least = &s->candidate[0];
+    struct model_budget budget;
+    char name[200];
+    int most = 0;
+    for (int64_t i = 1; i < s->count; i++)
+        if (s->candidate[i].device_bytes < least->device_bytes)
+            least = &s->candidate[i];
+    if (plan_budget(s->plan, &least->line, &budget))
+        return;
+    for (int i = 1; i < budget.count; i++)
+        if (budget.term[i].bytes > budget.term[most].bytes)
+            most = i;
+    printf(
+        "  nothing fits; least needs %s\n    %.3f GiB of %.3f on the device, %.3f of %.3f on the "
+        "host; its largest term: %s, %.3f GiB\n",
+        name_of(least, name, sizeof name), (double)least->device_bytes / GIB,
+        (double)plan_limit_bytes(s->plan) / GIB, (double)least->host_bytes / GIB,
+        (double)plan_host_limit_bytes(s->plan) / GIB, budget.term[most].name,
+        (double)budget.term[most].bytes / GIB);
+    if (s->plan->line.verdict == PLAN_GUARANTEED)
+        puts("    --verdict balanced asks for less: even routing, which bias balancing aims at");
+}
+
+/* ---- the report ------------------------------------------------------------------------------ */
+
+static int report(struct plan_search *s)
+{
+    const struct plan *p = s->plan;
+    printf("  search: context %lld, %s: %lld of %lld candidates fit, %lld simulated steps\n",
+        (long long)p->line.context,
+        p->line.verdict == PLAN_BALANCED ? "with balanced routing" : "guaranteed for any routing",
+        (long long)s->fitting, (long long)s->count, (long long)s->steps);
+    if (s->best < 0) {
+        print_least(s);
+        return -1;
+    }
+    if (print_front(s)) {
+        snprintf(s->error, sizeof s->error, "no memory for the front");
+        return EXIT_ENVIRONMENT;
+    }
+    return print_winner(s);
+}
+
+int plan_search_report(const struct plan *p)
+{
+    struct plan_search *s = malloc(sizeof *s);
+    int status = EXIT_ENVIRONMENT;
+    if (!s) {
+        fputs("plan: no memory for the search\n", stderr);
+        return status;
+    }
+    if (plan_search_run(s, p) == 0)
+        status = report(s);
+    if (status >= 0 && s->error[0])
+        fprintf(stderr, "plan: %s\n", s->error);
+    plan_search_free(s);
+    free(s);
+    return status;
+}

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# plan --search: the parts' sum is the whole step's time, what is given stays, the same twice, and why
+# others lost.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+plan=${BUILDDIR:-build}/bin/plan
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+count=0
+
+# ok NAME STATUS: a TAP line; STATUS 0 is right.
+ok()
+{
+    count=$((count + 1))
+    if [ "$2" -eq 0 ]; then
+        echo "ok $count - $1"
+    else
+        echo "not ok $count - $1"
+        sed 's/^/# /' "$scratch/out" "$scratch/err"
+    fi
+}
+
+# search OPTION...
+search()
+{
+    "$plan" --search "$@" >"$scratch/out" 2>"$scratch/err"
+}
+
+# The largest difference, in percent, between the whole step and the sum of its parts.
+worst()
+{
+    sed -n 's/.*from its parts .* (\([+-]\)\([0-9.]*\) %)$/\2/p' "$scratch/out" | sort -g | tail -1
+}
+
+# Of a small model, and with some degrees given, so that each takes a moment: whole steps on one node and on two, with all boundaries on
+# the host, some and none.
+small='--model gpt-oss-20b --verdict balanced --bucket 100e6'
+one="$small --gpus 8 --profile h200-8"
+two="$small --gpus 16 --profile h200-16"
+for launch in "$one --context 64K --sequence-group 4,8 --chunk-budget 4096" \
+    "$two --context 128K --sequence-group 8 --vocab-group 16" \
+    "$two --context 32K --sequence-group 2 --expert-group 8 --host-budget 8000000000" \
+    "$one --context 32K --sequence-group 4 --host-budget 0"; do
+    search $launch && awk -v worst="$(worst)" 'BEGIN { exit !(worst != "" && worst < 5) }'
+    ok "parts within 5 % of the whole step:${launch#"$small"}" $?
+done
+
+some="$one --context 64K --expert-group 8 --vocab-group 8"
+search $some --json "$scratch/r.jsonl" && cp "$scratch/out" "$scratch/first"
+search $some && cmp -s "$scratch/out" "$scratch/first"
+ok 'the same search twice prints the same' $?
+grep -q '"tokens_per_s"' "$scratch/r.jsonl" && grep -q '"machines_s"' "$scratch/r.jsonl" &&
+    grep -q '"device": *"sim:h200-8"' "$scratch/r.jsonl"
+ok 'a record of the winner, with its time on all machines' $?
+grep -q 'runner-up: .*boundaries' "$scratch/out" && grep -q 'fits, and is .* % slower: for 1000 tokens' "$scratch/out"
+ok 'which parts of the runner-up are slower' $?
+
+# The front: memory rises, and speed with it.
+awk '/tokens\/s/ { on = 1 } /winner/ { on = 0 } on && $1 ~ /^[0-9]+$/ {
+        if (lines++ && ($9 < memory || $12 <= rate)) bad = 1
+        memory = $9; rate = $12 }
+    END { exit bad || lines < 2 }' "$scratch/out"
+ok 'along the front memory and speed rise' $?
+
+search $one --context 32K --sequence-group 4 --expert-group 2 --vocab-group 8 --chunk-budget 2048
+grep -q 'winner: D=4, E_p=2, P=8, chunks of 2048, buckets of 100 M' "$scratch/out"
+ok 'degrees and budgets that are given stay' $?
+
+search --model e2e-120b --gpus 16 --profile h200-16 --context 64K --sequence-group 16 --chunk-budget 4096
+grep -q 'nothing fits; least needs D=16' "$scratch/out" && grep -q 'largest term: dispatch' "$scratch/out"
+ok 'where nothing fits: what needs least, and its largest term' $?
+
+search --model e2e-667b --context 1M --verdict balanced --expert-group 32 --vocab-group 8 --chunk-budget 16384 \
+    --bucket 100e6
+grep -q 'faster, but does not fit: ' "$scratch/out" && grep -q 'most grows: ' "$scratch/out"
+ok 'what would be faster, and the term that keeps it out' $?
+
+# refused OPTION MESSAGE ARGUMENT...
+refused()
+{
+    local option=$1 message=$2
+    shift 2
+    "$plan" "$@" >"$scratch/out" 2>"$scratch/err"
+    [ $? -eq 2 ] && grep -q -- "option --$option: .*$message" "$scratch/err" && [ ! -s "$scratch/out" ]
+    ok "refused: $option: $message" $?
+}
+
+refused verdict 'has no effect without --search' --verdict balanced
+refused verdict "got 'any', allowed guaranteed, balanced" --search --verdict any
+refused expert-group 'got 3, allowed with --search a divisor or a multiple of the 8 ranks of a node' \
+    --search --gpus 48 --expert-group 3
+refused sequence-group 'does not divide' --search --gpus 24 --sequence-group 16
+
+echo "1..$count"

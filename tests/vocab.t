@@ -139,6 +139,12 @@ refuses('--impl materialized --tile 1024', 2, qr/--tile/);
 refuses('--device cuda', 3, qr/cuda/);
 refuses('--device-memory 1M --impl all', 3, qr/live set \w+ .*asked for/);
 refuses('--device-memory 1M --impl ring-dtp --oom record', 0, qr/OUT OF MEMORY/);
+
+# Memory that ends in the middle of a pass: under AddressSanitizer, what the host held of it is not lost.
+for my $memory ('200K', '250K', '300K', '400K', '500K') {
+    refuses("--device-memory $memory --impl all --ranks 2 --tokens 64 --hidden 64 --vocab 512 --iters 2 "
+            . '--oom record', 0, qr/OUT OF MEMORY/);
+}
 refuses('--tokens 1M --hidden 8K --vocab 1M --impl materialized', 3, qr/need/);
 refuses('--tokens 1G --hidden 8K --vocab 1G --impl materialized', 2, qr/--vocab.*64-bit/);
 

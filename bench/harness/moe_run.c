@@ -149,15 +149,26 @@ static int timed_repetitions(struct rank *rank, struct repetition *rep)
     return measure_passes(rank, rep->run->timed, rep->run->protocol, &passes, rep->result);
 }
 
+static int repetitions(struct rank *rank, struct repetition *rep)
+{
+    if (observed_once(rank, rep) || case_result_traffic(rep->result, rank, &rep->traffic) ||
+        timed_repetitions(rank, rep) || job_gather_ranks(rank, rep->result))
+        return -1;
+    return 0;
+}
+
 static int on_rank(struct rank *rank, void *context)
 {
     struct repetition rep = *(struct repetition *)context;
     load_all(&rep.m, rank, rep.run);
     if (dev_status(rank->dev) != DEV_OK)
         return -1;
-    if (observed_once(rank, &rep) || case_result_traffic(rep.result, rank, &rep.traffic) ||
-        timed_repetitions(rank, &rep) || job_gather_ranks(rank, rep.result))
+    if (repetitions(rank, &rep)) {
+        /* A plan is host memory, which no device takes back; nothing enqueued reads it any more. */
+        dev_sync(rank->dev);
+        moe_release(&rep.m, rep.run->impl);
         return -1;
+    }
     unload_all(&rep.m);
     if (dev_memory(rank->dev)->live_bytes || dev_host_memory(rank->dev)->live_bytes)
         dev_fail(rank->dev, DEV_FAILED, "%s left %lld bytes allocated, %lld pinned",

@@ -167,6 +167,14 @@ static int timed_repetitions(struct rank *rank, struct repetition *rep)
     return measure_passes(rank, rep->run->timed, rep->run->protocol, &passes, rep->result);
 }
 
+static int repetitions(struct rank *rank, struct repetition *rep)
+{
+    if (observed_once(rank, rep) || case_result_traffic(rep->result, rank, &rep->traffic) ||
+        timed_repetitions(rank, rep) || job_gather_ranks(rank, rep->result))
+        return -1;
+    return 0;
+}
+
 static int on_rank(struct rank *rank, void *context)
 {
     struct repetition rep = *(struct repetition *)context;
@@ -175,9 +183,12 @@ static int on_rank(struct rank *rank, void *context)
         return -1;
     if (rank->index == 0)
         rep.run->outputs.valid = rep.v.valid;
-    if (observed_once(rank, &rep) || case_result_traffic(rep.result, rank, &rep.traffic) ||
-        timed_repetitions(rank, &rep) || job_gather_ranks(rank, rep.result))
+    if (repetitions(rank, &rep)) {
+        /* What a schedule keeps on the host no device takes back; nothing enqueued reads it now. */
+        dev_sync(rank->dev);
+        vocab_release(&rep.v, rep.run->impl);
         return -1;
+    }
     unload(&rep.v);
     if (dev_memory(rank->dev)->live_bytes)
         dev_fail(rank->dev, DEV_FAILED, "%s left %lld bytes allocated", rep.run->impl->name,

@@ -22,12 +22,13 @@
  * defined by them; upstream weights the activation instead.
  *
  * Bound: none. The fullest rank's peak is linear in the routes that it receives. Order: the default
- * of every output. Cost: everything once (alltoall-ckpt: the experts' forward twice), on the main
+ * of every output, or another's that is given (run_order). Cost: everything once (alltoall-ckpt: the experts' forward twice), on the main
  * stream; nothing overlaps. */
 #include <stdlib.h>
 #include "ops/moe_expert.h"
 #include "ops/moe_layer.h"
 #include "ops/moe_memory.h"
+#include "ops/moe_recombine.h"
 #include "ops/moe_reorder.h"
 
 static const struct moe_partition whole = {.chunks = 1};
@@ -220,6 +221,16 @@ static void through_experts(struct alltoall *s)
     moe_experts_output(&s->layer, &nothing_lent, main, 0, &s->hidden);
 }
 
+/* Rows that came home over each token's slots; in an order that is given, where there is one. */
+static void sum_slots(struct alltoall *s, const void *home, bool weighted, void *to)
+{
+    struct moe *m = s->layer.m;
+    if (m->run_order && m->run_order->combine_slot)
+        moe_recombine(&s->layer, dev_main_stream(m->dev), home, weighted, to);
+    else
+        moe_layer_combine(&s->layer, dev_main_stream(m->dev), 0, home, weighted, to);
+}
+
 /* Received outputs home, and summed. */
 static void combine(struct alltoall *s)
 {
@@ -229,7 +240,7 @@ static void combine(struct alltoall *s)
     exchange(s, "outputs home");
     if (s->kept != KEPT_ALL)
         free_block(s, &s->unsorted);
-    moe_layer_combine(&s->layer, dev_main_stream(m->dev), 0, home, true, m->y);
+    sum_slots(s, home, true, m->y);
     dev_free(m->dev, home);
 }
 
@@ -365,7 +376,7 @@ static void bring_home(struct alltoall *s, void *sorted, const struct route_valu
     add_rows(s, v->sent, v->received, sizeof(float), true);
     exchange(s, "gradients home");
     dev_free(m->dev, dx);
-    moe_layer_combine(&s->layer, main, 0, home, false, m->dx);
+    sum_slots(s, home, false, m->dx);
     moe_layer_scatter_weights(&s->layer, main, 0, v->sent, m->router_gradient);
     dev_free(m->dev, home);
 }

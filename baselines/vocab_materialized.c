@@ -4,16 +4,18 @@
  * by the logits are three N x V tensors, all alive when backward begins; the weight gradient of
  * each rank's tokens is then summed over ranks.
  *
- *   forward    logits = X W^T -> states per shard -> loss;  log-softmax        keeps logits,
- * log-softmax backward   d logits -> frees the first two -> dX = d W, dW = d^T X -> sum over ranks
+ *   forward    logits = X W^T -> states per shard -> loss;  log-softmax    keeps both
+ *   backward   d logits -> frees the first two -> dX = d W, dW = d^T X -> sum over ranks
  *
  * Bound: none; 3 N V values over resident. Order: dX one chain over the vocabulary (default); dW
- * one chain per rank's tokens, added in rank order. Cost: three products of N V H. */
+ * one chain per rank's tokens, added in rank order; or another's that is given (run_order). Cost:
+ * three products of N V H. */
 #include "ops/vocab.h"
 #include <stdlib.h>
 #include "kernels/gemm.h"
 #include "kernels/rank_sum.h"
 #include "kernels/strip.h"
+#include "ops/vocab_reorder.h"
 
 struct materialized {
     float *logits, *log_softmax;
@@ -109,51 +111,25 @@ static enum dev_status forward(struct vocab *v)
     return dev_status(v->dev);
 }
 
-/* sum [N, H] of rows [first, first + count) of the vocabulary. */
-static void add_rows(struct vocab *v, const float *residual, int64_t first, int64_t count,
-    enum gemm_init init, float *sum)
-{
-    int64_t hidden = v->shape.hidden, vocab = v->shape.vocab;
-    gemm(dev_main_stream(v->dev),
-        &(struct gemm_args){.layout = GEMM_NN,
-            .init = init,
-            .a_type = DTYPE_F32,
-            .b_type = v->shape.dtype,
-            .m = v->shape.tokens[v->rank],
-            .n = hidden,
-            .k = count,
-            .a = residual + first,
-            .lda = vocab,
-            .b = (const char *)v->w + first * hidden * dtype_bytes(v->shape.dtype),
-            .ldb = hidden,
-            .c = sum,
-            .ldc = hidden});
-}
-
-/* Shards in the order that is asked for: all of them segments, or one chain. */
-static void add_shards(struct vocab *v, const float *residual, float *sum)
-{
-    int ranks = v->shape.ranks;
-    const struct vocab_part *part = v->run_order->dx + (int64_t)v->rank * ranks;
-    for (int i = 0; i < ranks; i++) {
-        if (i > 1 && part[i].starts != part[1].starts)
-            dev_fail(v->dev, DEV_FAILED, "run_order: segments of several shards");
-        enum gemm_init init = part[i].starts ? GEMM_ADD : GEMM_CHAIN;
-        add_rows(v, residual, vocab_shard_first(v->shape.vocab, ranks, part[i].part),
-            vocab_shard_rows(v->shape.vocab, ranks, part[i].part), i ? init : GEMM_FRESH, sum);
-    }
-}
-
 /* dX = d W, rounded to the problem's type. */
 static void input_gradient(struct vocab *v, const float *residual)
 {
-    int64_t elements = v->shape.tokens[v->rank] * v->shape.hidden;
+    int64_t tokens = v->shape.tokens[v->rank], hidden = v->shape.hidden, vocab = v->shape.vocab;
     float *sum =
-        dev_alloc(v->dev, elements * (int64_t)sizeof(float), LIVE_OUTPUT, "input gradient");
-    if (v->run_order)
-        add_shards(v, residual, sum);
-    else
-        add_rows(v, residual, 0, v->shape.vocab, GEMM_FRESH, sum);
+        dev_alloc(v->dev, tokens * hidden * (int64_t)sizeof(float), LIVE_OUTPUT, "input gradient");
+    gemm(dev_main_stream(v->dev), &(struct gemm_args){.layout = GEMM_NN,
+                                      .init = GEMM_FRESH,
+                                      .a_type = DTYPE_F32,
+                                      .b_type = v->shape.dtype,
+                                      .m = tokens,
+                                      .n = hidden,
+                                      .k = vocab,
+                                      .a = residual,
+                                      .lda = vocab,
+                                      .b = v->w,
+                                      .ldb = hidden,
+                                      .c = sum,
+                                      .ldc = hidden});
     v->dx = vocab_store_input_gradient(v, sum);
 }
 
@@ -179,22 +155,47 @@ static float *weight_gradient(struct vocab *v, const float *residual)
     return dw;
 }
 
+/* The gradient by the logits of `columns` columns, from `first` on, to [N, columns]. */
+static void form_residual(
+    struct vocab *v, const struct materialized *m, int64_t first, int64_t columns, float *out)
+{
+    strip_residual(
+        dev_main_stream(v->dev), &(struct strip_residual_args){.logits = m->log_softmax + first,
+                                     .rows = v->shape.tokens[v->rank],
+                                     .columns = columns,
+                                     .ld = v->shape.vocab,
+                                     .first_column = first,
+                                     .targets = v->targets,
+                                     .scale = vocab_scale(v->valid),
+                                     .round_bf16 = v->shape.dtype == DTYPE_BF16,
+                                     .out = out,
+                                     .ld_out = columns});
+}
+
+/* Shard by shard, as an order that is given names them. */
+static void form_shards(struct vocab *v, const struct materialized *m, float *out)
+{
+    int ranks = v->shape.ranks;
+    for (int s = 0; s < ranks; s++) {
+        int64_t first = vocab_shard_first(v->shape.vocab, ranks, s);
+        form_residual(v, m, first, vocab_shard_rows(v->shape.vocab, ranks, s),
+            out + v->shape.tokens[v->rank] * first);
+    }
+}
+
 static enum dev_status backward(struct vocab *v)
 {
-    struct stream *main = dev_main_stream(v->dev);
     int64_t tokens = v->shape.tokens[v->rank], vocab = v->shape.vocab;
     struct materialized *m = v->state;
     float *residual = dev_alloc(
         v->dev, tokens * vocab * (int64_t)sizeof(float), LIVE_LOGITS, "gradient by the logits");
-    strip_residual(main, &(struct strip_residual_args){.logits = m->log_softmax,
-                             .rows = tokens,
-                             .columns = vocab,
-                             .ld = vocab,
-                             .targets = v->targets,
-                             .scale = vocab_scale(v->valid),
-                             .round_bf16 = v->shape.dtype == DTYPE_BF16,
-                             .out = residual,
-                             .ld_out = vocab});
+    if (v->run_order && residual) {
+        form_shards(v, m, residual);
+        release(v);
+        vocab_reorder_gradients(v, residual);
+        return dev_status(v->dev);
+    }
+    form_residual(v, m, 0, vocab, residual);
     release(v);
     input_gradient(v, residual);
     float *dw = weight_gradient(v, residual);

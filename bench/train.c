@@ -12,7 +12,8 @@
  *   standard            alltoall, materialized, full-activations, device
  *   standard-in-order   the standard step, its sums in the composed one's declared orders
  *
- * The first and the last must give the same losses and the same weights, bit for bit. --help has
+ * --dispatch, --vocab-impl, --checkpoint and --optimizer say what else `composed` is made of. The
+ * first and the last must give the same losses and the same weights, bit for bit. --help has
  * every option. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,9 +50,10 @@ struct program_state {
     struct options *options;
     struct train_text text;
     struct train_report report;
-    struct train_run first; /* kept for comparison */
+    struct train_run first; /* of a group of compositions; kept for comparison */
     struct model_shape first_shape;
-    bool has_first, failed_check, failed_environment;
+    int first_composition, last_composition; /* of the group; of the last case */
+    bool has_first, has_case, failed_check, failed_environment;
 };
 
 /* ---- the current case ------------------------------------------------------------------------ */
@@ -75,10 +77,33 @@ static struct model_shape current_shape(const struct program_state *p)
         .sequences = line->sequences};
 }
 
+/* An implementation of each family. */
+struct choice {
+    const struct moe_impl *dispatch;
+    const struct vocab_impl *vocab;
+    const struct stack_impl *checkpoint;
+    const struct adamw_impl *optimizer;
+};
+
+/* What `composed` is made of: the options say so, family by family. */
+static struct choice composed_of(const struct train_line *line)
+{
+    struct choice composed = {
+        &moe_pipelined_llep, &vocab_ring_dtp, &stack_sco, &adamw_offload_stream};
+    if (line->dispatch >= 0)
+        composed.dispatch = moe_impls[line->dispatch];
+    if (line->vocab_impl >= 0)
+        composed.vocab = vocab_impls[line->vocab_impl];
+    if (line->checkpoint >= 0)
+        composed.checkpoint = stack_impls[line->checkpoint];
+    if (line->optimizer >= 0)
+        composed.optimizer = adamw_impls[line->optimizer];
+    return composed;
+}
+
 static struct model_options current_options(const struct program_state *p)
 {
     const struct train_line *line = &p->line;
-    bool composed = line->composition == COMPOSED;
     struct adamw_hyper hyper = {line->lr, 0.9, 0.95, 1e-8, 0.1}, plain = hyper;
     plain.wd = 0;
     struct model_options options = {.moe = {.chunk_budget = line->chunk_budget,
@@ -100,22 +125,18 @@ static struct model_options current_options(const struct program_state *p)
         .freeze_experts = line->freeze == FREEZE_EXPERTS,
         .keep_attention_bytes = line->keep_attention,
         .seed = (uint64_t)p->common.seed};
-    options.dispatch = composed ? &moe_pipelined_llep : &moe_alltoall;
-    options.vocab = composed ? &vocab_ring_dtp : &vocab_materialized;
-    options.checkpoint = composed ? &stack_sco : &stack_full_activations;
-    options.optimizer = composed ? &adamw_offload_stream : &adamw_device;
+    struct choice composed = composed_of(line);
+    const struct choice standard = {
+        &moe_alltoall, &vocab_materialized, &stack_full_activations, &adamw_device};
+    const struct choice *chosen = line->composition == COMPOSED ? &composed : &standard;
+    options.dispatch = chosen->dispatch;
+    options.vocab = chosen->vocab;
+    options.checkpoint = chosen->checkpoint;
+    options.optimizer = chosen->optimizer;
     if (line->composition == STANDARD_IN_ORDER) {
-        options.dispatch_order = &moe_pipelined_llep;
-        options.vocab_order = &vocab_ring_dtp;
+        options.dispatch_order = composed.dispatch;
+        options.vocab_order = composed.vocab;
     }
-    if (line->dispatch >= 0)
-        options.dispatch = moe_impls[line->dispatch];
-    if (line->vocab_impl >= 0)
-        options.vocab = vocab_impls[line->vocab_impl];
-    if (line->checkpoint >= 0)
-        options.checkpoint = stack_impls[line->checkpoint];
-    if (line->optimizer >= 0)
-        options.optimizer = adamw_impls[line->optimizer];
     return options;
 }
 
@@ -147,22 +168,29 @@ static int check_routing(const struct program_state *p, const struct model_shape
 static int check_case(struct program_state *p)
 {
     struct model_shape shape = current_shape(p);
-    struct model_options options = current_options(p);
     char error[160];
     if (model_check(&shape, error, sizeof error))
         return options_refuse(p->options, option_of(&p->line, error), "%s", error);
     if (shape.hidden / shape.layout.heads > ATTENTION_HEAD_MAX)
         return options_refuse(p->options, "heads", "heads of %lld columns, allowed at most %d",
             (long long)(shape.hidden / shape.layout.heads), ATTENTION_HEAD_MAX);
-    if (options.dispatch_order && !options.dispatch->takes_run_order)
-        return options_refuse(p->options, "dispatch",
-            "%s sums in its own order only; standard-in-order takes alltoall, alltoall-ckpt",
-            options.dispatch->name);
-    if (options.vocab_order && !options.vocab->takes_run_order)
-        return options_refuse(p->options, "vocab-impl",
-            "%s sums in its own order only; standard-in-order takes materialized",
-            options.vocab->name);
+    struct model_options options = current_options(p);
+    if (model_check_options(&shape, &options, error, sizeof error))
+        return options_refuse(p->options, "tile", "%s", error);
     return case_simulates(&p->common) ? check_routing(p, &shape) : -1;
+}
+
+/* The standard step is what it is: implementations are chosen for `composed`, and
+ * `standard-in-order` takes the orders of two of them. */
+static int check_choice(const struct program_state *p, const bool *runs)
+{
+    static const char *const families[] = {"checkpoint", "optimizer", "dispatch", "vocab-impl"};
+    for (int i = 0; i < 4 && !runs[COMPOSED]; i++)
+        if (options_given(p->options, families[i]) && (i < 2 || !runs[STANDARD_IN_ORDER]))
+            return options_refuse(p->options, families[i],
+                "has no effect on the standard step: "
+                "it says what 'composed' is made of");
+    return -1;
 }
 
 static int check_all(struct program_state *p)
@@ -171,8 +199,13 @@ static int check_all(struct program_state *p)
     int status = case_setup(&p->common, p->options);
     if (status < 0)
         status = train_line_setup(&p->line, &p->common, p->options);
-    for (options_rewind(p->options); status < 0 && options_next(p->options);)
+    bool runs[COMPOSITIONS] = {false};
+    for (options_rewind(p->options); status < 0 && options_next(p->options);) {
+        runs[p->line.composition] = true;
         status = check_case(p);
+    }
+    if (status < 0)
+        status = check_choice(p, runs);
     options_rewind(p->options);
     if (status < 0 && !case_simulates(&p->common) &&
         train_text_read(&p->text, p->line.text, p->line.length + 2, error, sizeof error))
@@ -194,27 +227,33 @@ static void print_progress(void *context, int64_t step, double loss, double seco
     fflush(stdout);
 }
 
-/* Cases that are to have the same bits: the same training but for how it is carried out. */
-static bool comparable(const struct program_state *p)
+/* Compositions run fastest: where they begin anew, so do the others' values, and what follows is
+ * compared with this case. */
+static void begin_group(struct program_state *p)
 {
-    const struct train_line *line = &p->line;
-    return line->composition != STANDARD && line->freeze == FREEZE_NONE;
+    if (p->has_case && p->line.composition > p->last_composition)
+        return;
+    if (p->has_first)
+        train_run_free(&p->first);
+    p->has_first = false;
+    p->first_composition = p->line.composition;
 }
 
-/* Against the first case. */
+/* Against the group's first case, whose bits the standard step is to have in its orders. */
 static enum verdict compare(struct program_state *p, const struct train_run *run)
 {
     char text[160];
+    const char *against = composition_names[p->first_composition];
     if (!p->has_first || case_simulates(&p->common))
         return VERDICT_OFF;
     bool differs = train_run_difference(&p->first, run, text, sizeof text);
     if (p->line.explain)
-        printf("  against the first: %s%s\n", differs ? "first differs in " : "equal, bit for bit",
-            differs ? text : "");
-    if (!comparable(p))
+        printf("  against %s: %s%s\n", against,
+            differs ? "first differs in " : "equal, bit for bit", differs ? text : "");
+    if (p->first_composition != COMPOSED || p->line.composition != STANDARD_IN_ORDER)
         return VERDICT_OFF;
     if (differs)
-        printf("  MISMATCH: these are to have the first case's bits\n");
+        printf("  MISMATCH: these are to have the bits of %s\n", against);
     return differs ? VERDICT_MISMATCH : VERDICT_BITWISE;
 }
 
@@ -269,7 +308,7 @@ static void run_case(struct program_state *p, struct dev_pool *pool)
     struct ranks_config ranks = case_ranks_config(&p->common, pool, NULL);
     struct train_routing routing = {.routes = NULL};
     struct case_result result = {.status = CASE_ERROR};
-    bool dumps = p->line.dump_routes && !p->has_first;
+    bool dumps = p->line.dump_routes && !p->has_case;
     int64_t routes = p->line.steps * shape.layers * shape.layout.ranks;
     struct train_run run = {.shape = &shape,
         .options = &options,
@@ -284,9 +323,13 @@ static void run_case(struct program_state *p, struct dev_pool *pool)
         train_routing_read(&routing, p->line.routing, &shape, error, sizeof error))
         return; /* looked at before: a trace that has changed since */
     run.alike = case_simulates(&p->common) && routing.even && !p->line.all_ranks;
+    begin_group(p);
     printf("%s: %s, %s, %s, %s on %s\n", composition_names[p->line.composition],
         options.dispatch->name, options.vocab->name, options.checkpoint->name,
         options.optimizer->name, case_device_name(&p->common));
+    if (options.dispatch_order)
+        printf("  summed in the orders of %s, %s\n", options.dispatch_order->name,
+            options.vocab_order->name);
     if (p->line.freeze != FREEZE_NONE)
         printf("  %s frozen\n", freeze_names[p->line.freeze]);
     fflush(stdout);
@@ -301,6 +344,8 @@ static void run_case(struct program_state *p, struct dev_pool *pool)
     }
     free(run.routes);
     train_routing_free(&routing);
+    p->last_composition = p->line.composition;
+    p->has_case = true;
     if (!p->has_first && launch_follow(result.status == CASE_OK)) {
         p->first = run;
         p->first_shape = shape;

@@ -182,12 +182,6 @@ void round_bf16(struct stream *stream, uint16_t *to, const float *from, int64_t 
 void rank_sum_scatter(struct comm *comm, struct stream *stream, const float *values,
     const int64_t *counts, float *scratch, float *out)
 {
-    rank_sum_scatter_placed(comm, stream, values, counts, NULL, scratch, out);
-}
-
-void rank_sum_scatter_placed(struct comm *comm, struct stream *stream, const float *values,
-    const int64_t *counts, const int *place, float *scratch, float *out)
-{
     if (!comm || !stream) /* the device has failed */
         return;
     int ranks = comm_size(comm);
@@ -206,7 +200,7 @@ void rank_sum_scatter_placed(struct comm *comm, struct stream *stream, const flo
         send_offsets[rank] = f32_bytes(begin);
         begin += counts[rank];
         receive_bytes[rank] = f32_bytes(own);
-        receive_offsets[rank] = f32_bytes(own) * (place ? place[rank] : rank);
+        receive_offsets[rank] = f32_bytes(own) * rank;
     }
     comm_all_to_all_v(
         comm, stream, values, send_bytes, send_offsets, scratch, receive_bytes, receive_offsets);

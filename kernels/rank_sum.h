@@ -38,7 +38,3 @@ void round_bf16(struct stream *stream, uint16_t *to, const float *from, int64_t 
  * [comm_size * counts[rank]]; the sum lands in `out` [counts[rank]]. */
 void rank_sum_scatter(struct comm *comm, struct stream *stream, const float *values,
     const int64_t *counts, float *scratch, float *out);
-
-/* The same with the ranks' slices added in another order: rank p's is number place[p]. */
-void rank_sum_scatter_placed(struct comm *comm, struct stream *stream, const float *values,
-    const int64_t *counts, const int *place, float *scratch, float *out);

@@ -14,6 +14,7 @@
 #include "ops/model_blocks.h"
 #include "ops/model_keep.h"
 #include "ops/model_parts.h"
+#include "ops/ring_dtp.h"
 
 int64_t model_tokens(const struct model_shape *shape)
 {
@@ -44,10 +45,24 @@ int model_check(const struct model_shape *shape, char *error, int size)
     return -1;
 }
 
-/* 0, or -1 with a message. */
-static int check_orders(const struct model_options *options, char *error, int size)
+/* Whether the tiles of a ring over the vocabulary fit. */
+static int check_tile(
+    const struct model_shape *shape, const struct model_options *options, char *error, int size)
+{
+    int64_t tokens[LAYOUT_RANKS_MAX];
+    int ranks = shape->layout.degree[LAYOUT_VOCAB];
+    const struct vocab_shape vocab = {ranks, tokens, shape->hidden, shape->vocab, DTYPE_BF16};
+    for (int i = 0; i < ranks; i++)
+        tokens[i] = model_tokens(shape);
+    return ring_dtp_check_options(&vocab, &options->vocab_options, error, size);
+}
+
+int model_check_options(
+    const struct model_shape *shape, const struct model_options *options, char *error, int size)
 {
     const char *name = NULL;
+    if (options->vocab == &vocab_ring_dtp && check_tile(shape, options, error, size))
+        return -1;
     if (options->dispatch_order && !options->dispatch->takes_run_order)
         name = options->dispatch->name;
     if (options->vocab_order && !options->vocab->takes_run_order)
@@ -270,7 +285,8 @@ enum dev_status model_open(struct model *m, const struct model_shape *shape,
     *m = (struct model){.shape = *shape, .options = *options, .dev = dev, .world = world};
     if (dev_status(dev) != DEV_OK)
         return dev_status(dev);
-    if (model_check(shape, error, sizeof error) || check_orders(options, error, sizeof error)) {
+    if (model_check(shape, error, sizeof error) ||
+        model_check_options(shape, options, error, sizeof error)) {
         dev_fail(dev, DEV_FAILED, "%s", error);
         return dev_status(dev);
     }

@@ -62,6 +62,11 @@ struct model_options {
 /* 0, or -1 with a message: layout_check's conditions, D | length, heads | hidden, k <= experts. */
 int model_check(const struct model_shape *shape, char *error, int size);
 
+/* Of a shape that passed it: 0, or -1 with a message: the tile of a ring-dtp whose activations move
+ * cuts segments, or an implementation is to sum in another's order and cannot. */
+int model_check_options(
+    const struct model_shape *shape, const struct model_options *options, char *error, int size);
+
 int64_t model_tokens(const struct model_shape *shape); /* N */
 
 /* ---- parameters -------------------------------------------------------------------------------

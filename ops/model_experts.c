@@ -78,6 +78,7 @@ static struct moe_order *order_of(struct model *m, const struct moe *moe)
     struct moe_order *order = calloc(1, sizeof *order);
     int32_t *all = malloc((size_t)(routes * ranks) * sizeof *all + 1);
     const int32_t **idx = malloc((size_t)ranks * sizeof *idx);
+    char fault[160] = "no host memory for the order of a dispatch";
     bool made = order && all && idx &&
                 comm_host_all_gather(moe->comm, moe->idx, all, routes * (int64_t)sizeof *all) == 0;
     for (int r = 0; made && r < ranks; r++)
@@ -85,9 +86,10 @@ static struct moe_order *order_of(struct model *m, const struct moe *moe)
     made = made &&
            moe_order_init(order, tokens * ranks, moe->shape.topk, moe->shape.experts, all) == 0;
     if (made)
-        made = m->options.dispatch_order->order(&moe->shape, &moe->options, idx, order) == 0;
+        made = m->options.dispatch_order->order(&moe->shape, &moe->options, idx, order) == 0 &&
+               moe_order_check(order, all, fault, sizeof fault) == 0;
     if (!made)
-        dev_fail(m->dev, DEV_FAILED, "no host memory for the order of a dispatch");
+        dev_fail(m->dev, DEV_FAILED, "%s", fault);
     free(all);
     free(idx);
     return order;
@@ -120,7 +122,7 @@ static struct moe *open_dispatch(
         .up = model_weights(m, MODEL_UP, layer),
         .down = model_weights(m, MODEL_DOWN, layer),
         .idx = m->idx[layer]};
-    if (with_backward && m->options.dispatch_order)
+    if (m->options.dispatch_order)
         moe->run_order = order_of(m, moe);
     return moe;
 }

@@ -122,11 +122,6 @@ void moe_reorder_open(struct moe_reorder *reorder, const struct moe *m)
 {
     struct plan plan = {0};
     *reorder = (struct moe_reorder){.dev = m->dev};
-    if (m->run_order->combine_slot) {
-        dev_fail(
-            m->dev, DEV_FAILED, "run_order: a token's slots are summed in the default order only");
-        return;
-    }
     if (make_plan(&plan, m)) {
         dev_fail(m->dev, DEV_FAILED, "no host memory for an order of gradients");
         free_plan(&plan);

@@ -16,8 +16,7 @@ struct moe_reorder {
 };
 
 /* Of the rows that a rank receives of m->run_order's routes when they lie by expert, then by route
- * number. The device fails when an order's combine is not the default one, or memory is short.
- * Blocks are LIVE_WORKSPACE. */
+ * number. The device fails when memory is short. Blocks are LIVE_WORKSPACE. */
 void moe_reorder_open(struct moe_reorder *reorder, const struct moe *m);
 void moe_reorder_close(struct moe_reorder *reorder);
 

@@ -89,33 +89,18 @@ void *vocab_store_input_gradient(struct vocab *v, float *sum)
     return stored;
 }
 
-/* Which summand of shard v->rank each rank's is. The device fails where the order is not one of
- * whole batches. */
-static void place_batches(struct vocab *v, int *place)
-{
-    const struct vocab_part *part = v->run_order->dw + (int64_t)v->rank * v->shape.ranks;
-    for (int i = 0; i < v->shape.ranks; i++) {
-        if (!part[i].starts)
-            dev_fail(v->dev, DEV_FAILED, "run_order: batches of a weight gradient are one chain");
-        place[part[i].part] = i;
-    }
-}
-
 float *vocab_scatter_weight_gradient(struct vocab *v, float *full)
 {
-    int ranks = v->shape.ranks, place[VOCAB_RANKS_MAX];
+    int ranks = v->shape.ranks;
     if (ranks == 1)
         return full;
-    if (v->run_order)
-        place_batches(v, place);
     int64_t counts[VOCAB_RANKS_MAX];
     for (int r = 0; r < ranks; r++)
         counts[r] = vocab_shard_rows(v->shape.vocab, ranks, r) * v->shape.hidden;
     int64_t bytes = counts[v->rank] * (int64_t)sizeof(float);
     float *dw = dev_alloc(v->dev, bytes, LIVE_GRADIENTS, "weight gradient");
     float *scratch = dev_alloc(v->dev, ranks * bytes, LIVE_WORKSPACE, "gathered weight gradients");
-    rank_sum_scatter_placed(
-        v->comm, dev_main_stream(v->dev), full, counts, v->run_order ? place : NULL, scratch, dw);
+    rank_sum_scatter(v->comm, dev_main_stream(v->dev), full, counts, scratch, dw);
     dev_free(v->dev, scratch);
     dev_free(v->dev, full);
     return dw;

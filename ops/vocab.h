@@ -54,8 +54,8 @@ struct vocab {
     /* on the host */
     const int64_t *host_targets; /* [N_r] */
     int64_t valid;               /* over all ranks: vocab_count_valid */
-    /* Gradients in this order instead of the implementation's own, for those that take it. Of each
-     * sum either every part must be a segment or none but the first. NULL = its own. */
+    /* Gradients in this order instead of the implementation's own, for those that take it
+     * (materialized): any that vocab_order_check passes. NULL = its own. */
     const struct vocab_order *run_order;
 
     /* outputs, on the device */
@@ -112,7 +112,7 @@ void vocab_alloc_token_outputs(struct vocab *v);
 void *vocab_store_input_gradient(struct vocab *v, float *sum);
 
 /* Takes over a full weight gradient [V, H] of this rank's tokens and returns shard r of the sum
- * over ranks, added in rank order (run_order's, where there is one); the block itself on one rank.
+ * over ranks, added in rank order; the block itself on one rank.
  * Scratch: [P, V_r, H]. */
 float *vocab_scatter_weight_gradient(struct vocab *v, float *full);
 

@@ -133,8 +133,8 @@ static int result_init(const struct moe_case *c, struct moe_case_result *r)
                : -1;
 }
 
-int moe_case_reference(const struct moe_case *c, const struct moe_impl *impl,
-    const struct moe_options *options, struct moe_case_result *result, char *why, int size)
+int moe_case_reference_in(const struct moe_case *c, const struct moe_order *order,
+    struct moe_case_result *result, char *why, int size)
 {
     const struct moe_shape *s = &c->shape;
     struct ref_moe_problem problem = {.tokens = c->all_tokens,
@@ -150,21 +150,29 @@ int moe_case_reference(const struct moe_case *c, const struct moe_impl *impl,
         .up = c->up,
         .down = c->down,
         .dy = c->dy};
-    struct moe_order order;
     snprintf(why, (size_t)size, "no memory for the reference");
-    if (moe_order_init(&order, c->all_tokens, s->topk, s->experts, c->idx))
+    if (result_init(c, result))
         return -1;
-    int status = impl && impl->order(s, options, c->rank_idx, &order) ? -1 : 0;
-    if (status == 0)
-        status = result_init(c, result);
     struct ref_moe_result out = {.y = result->y,
         .dx = result->dx,
         .router_gradient = result->router_gradient,
         .gate_gradient = result->gate_gradient,
         .up_gradient = result->up_gradient,
         .down_gradient = result->down_gradient};
+    return ref_moe(&problem, order, &out, why, size);
+}
+
+int moe_case_reference(const struct moe_case *c, const struct moe_impl *impl,
+    const struct moe_options *options, struct moe_case_result *result, char *why, int size)
+{
+    const struct moe_shape *s = &c->shape;
+    struct moe_order order;
+    snprintf(why, (size_t)size, "no memory for the reference");
+    if (moe_order_init(&order, c->all_tokens, s->topk, s->experts, c->idx))
+        return -1;
+    int status = impl && impl->order(s, options, c->rank_idx, &order) ? -1 : 0;
     if (status == 0)
-        status = ref_moe(&problem, &order, &out, why, size);
+        status = moe_case_reference_in(c, &order, result, why, size);
     moe_order_free(&order);
     return status;
 }
@@ -236,6 +244,7 @@ static void load_all(struct moe *m, struct rank *rank, const struct on_rank *on)
         .dev = rank->dev,
         .comm = rank->comm,
         .idx = c->rank_idx[r],
+        .run_order = on->run->run_order,
         .x = load(rank->dev, c->x, token * row_bytes, c->tokens[r] * row_bytes, LIVE_INPUT, "x"),
         .dy = load(rank->dev, c->dy, token * row_bytes, c->tokens[r] * row_bytes, LIVE_INPUT, "dy"),
         .router_weight = load(rank->dev, c->weight, token * slot_bytes, c->tokens[r] * slot_bytes,
@@ -337,7 +346,8 @@ static int one_round(struct moe *m, const struct on_rank *on)
     if (m->rank == 0)
         on->result->allocations = memory->allocations - allocations;
     if (status == 0) {
-        check_memory(m, on, resident_bytes, all);
+        if (!on->run->run_order) /* which takes scratch of its own */
+            check_memory(m, on, resident_bytes, all);
         collect(m, on);
     }
     moe_release(m, impl);

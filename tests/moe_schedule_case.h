@@ -40,12 +40,18 @@ void moe_case_result_free(struct moe_case_result *result);
 int moe_case_reference(const struct moe_case *c, const struct moe_impl *impl,
     const struct moe_options *options, struct moe_case_result *result, char *why, int size);
 
+/* The same in an order that is given. */
+int moe_case_reference_in(const struct moe_case *c, const struct moe_order *order,
+    struct moe_case_result *result, char *why, int size);
+
 /* Runs forward, and backward unless `forward_only`, with the order check on. Demands that tracked
  * peaks equal expected_bytes by live set and stay within bound_bytes, and that nothing is left.
  * `rounds` > 1 repeats both passes. 0, or -1 and why; `result` holds the last round's outputs. */
 struct moe_case_run {
     const struct moe_impl *impl;
     struct moe_options options;
+    const struct moe_order
+        *run_order; /* NULL = the implementation's own; else memory is not told */
     bool forward_only;
     bool keeps_nothing;        /* between the passes only Y is live */
     const int64_t *kept_bytes; /* [ranks], live between the passes beside Y; or NULL */

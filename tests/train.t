@@ -38,12 +38,21 @@ one_but_standard()
 one_but_standard weights && one_but_standard losses
 ok 'the standard step in the composed orders has the composed digests' $?
 
-grep -q 'against the first: equal, bit for bit' "$scratch/out" &&
-    grep -q 'against the first: first differs in ' "$scratch/out"
+grep -q 'against composed: equal, bit for bit' "$scratch/out" &&
+    grep -q 'against composed: first differs in ' "$scratch/out"
 ok '--explain says equal, and names where own orders first differ' $?
 
 [ "$(grep -c '"verdict": *"bitwise"' "$scratch/r.jsonl")" -eq 1 ] && [ "$(wc -l <"$scratch/r.jsonl")" -eq 3 ]
 ok 'a record for each case, with its verdict' $?
+
+# Chosen implementations in orders of their own: in them the standard step has their bits, in its own
+# it has not.
+"$train" "${small[@]}" --steps 3 --ranks 2 --text LICENSE --composition composed,standard,standard-in-order --explain \
+    --dispatch alltoall-dedup,relay-token --vocab-impl vocab-parallel --checkpoint offload-all >"$scratch/out" 2>"$scratch/err" &&
+    grep -q '^composed: relay-token, vocab-parallel, offload-all, offload-stream' "$scratch/out" &&
+    [ "$(grep -c 'against composed: first differs in ' "$scratch/out")" -eq 2 ] &&
+    [ "$(grep -c 'against composed: equal, bit for bit' "$scratch/out")" -eq 2 ]
+ok 'the standard step follows the orders of chosen implementations' $?
 
 "$build/bin/replay" --routing "$scratch/routes/routes.npy" --ranks 2 --experts 4 >"$scratch/out" 2>"$scratch/err" &&
     grep -q '6 steps' "$scratch/out"
@@ -75,7 +84,9 @@ refused sequence-group 'the sequence degree is 4; allowed: 1 to the 2 ranks' --r
 refused expert-group 'does not divide the 4 experts' --ranks 3 --expert-group 3
 refused heads '5 attention heads do not divide the width 32' --ranks 1 --heads 5
 refused text 'No such file' --ranks 1 --text "$scratch/none"
-refused dispatch 'sums in its own order only' --ranks 1 --composition standard-in-order --dispatch llep
+refused checkpoint "it says what 'composed' is made of" --ranks 1 --composition standard,standard-in-order --checkpoint sco
+refused dispatch 'has no effect on the standard step' --ranks 1 --composition standard --dispatch llep
+refused tile 'got 8, allowed a multiple of 1024 or at least 256' --ranks 1 --tile 8
 printf short >"$scratch/short"
 refused text 'has 5 bytes, allowed at least 34' --ranks 1 --text "$scratch/short"
 

@@ -32,6 +32,10 @@ struct vocab_cache {
 bool vocab_test_run(struct vocab_test *test, const struct vocab_variant *variant, int threads,
     struct vocab_cache *cache, char *why, int size);
 
+/* The same for one that takes a run_order, in that one; memory is not looked at. */
+bool vocab_test_run_in(struct vocab_test *test, const struct vocab_variant *variant,
+    const struct vocab_order *run_order, struct vocab_cache *cache, char *why, int size);
+
 /* Demands that every reference result computed so far is within its FP64 bounds. */
 bool vocab_test_bounded(struct vocab_test *test, struct vocab_cache *cache, char *why, int size);
 

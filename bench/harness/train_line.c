@@ -52,15 +52,9 @@ static const struct option model_options[] = {
         "sequences of a sequence group in one step"),
 };
 
+/* The last axis runs fastest: the compositions of the same choice follow one another, and are
+ * compared. */
 static const struct option composition_options[] = {
-    {.name = "composition",
-        .kind = OPTION_NAME,
-        .at = AT(composition),
-        .axis = true,
-        .argument = "NAME",
-        .names = composition_names,
-        .fallback = "composed,standard-in-order",
-        .help = "implementations of all four families at once"},
     FAMILY("dispatch", dispatch, "expert dispatch instead (bin/dispatch --list)"),
     FAMILY("vocab-impl", vocab_impl, "vocabulary projection instead (bin/vocab --list)"),
     FAMILY("checkpoint", checkpoint, "boundaries instead (bin/checkpoint --list)"),
@@ -89,6 +83,21 @@ static const struct option composition_options[] = {
         .help = "bytes of attention's intermediates to keep from forward to backward"},
     COUNT("bucket", bucket, "PARAMS", "262144", 1, INT64_C(1) << 40, "parameters of a bucket"),
     COUNT("slots", slots, "S", "2", 1, ADAMW_SLOTS_MAX, "staging slots of offload-stream"),
+    {.name = "freeze",
+        .kind = OPTION_NAME,
+        .at = AT(freeze),
+        .axis = true,
+        .names = freeze_names,
+        .fallback = "none",
+        .help = "weights that stay as they were seeded"},
+    {.name = "composition",
+        .kind = OPTION_NAME,
+        .at = AT(composition),
+        .axis = true,
+        .argument = "NAME",
+        .names = composition_names,
+        .fallback = "composed,standard-in-order",
+        .help = "all four at once; standard-in-order is standard in the orders of composed"},
 };
 
 static const struct option run_options[] = {
@@ -148,13 +157,6 @@ static const struct option run_options[] = {
         .real_low = 0,
         .real_high = 10,
         .help = "of the routers' balancing biases, per step"},
-    {.name = "freeze",
-        .kind = OPTION_NAME,
-        .at = AT(freeze),
-        .axis = true,
-        .names = freeze_names,
-        .fallback = "none",
-        .help = "weights that stay as they were seeded"},
     {.name = "text",
         .kind = OPTION_TEXT,
         .at = AT(text),

@@ -75,7 +75,7 @@ static void fill_digests(
     losses->declared_order = weights->declared_order = true;
     train_run_digests(run, losses->digest, weights->digest);
     if (verdict != VERDICT_OFF)
-        snprintf(result->against, sizeof result->against, "the first composition");
+        snprintf(result->against, sizeof result->against, "composed");
 }
 
 int train_report_fill(const struct train_report *report, const struct train_run *run,

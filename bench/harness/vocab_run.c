@@ -53,6 +53,7 @@ static void load(struct vocab *v, struct rank *rank, const struct vocab_run *run
         .options = *run->options,
         .rank = rank->index,
         .with_backward = run->backward,
+        .run_order = run->run_order,
         .dev = rank->dev,
         .comm = rank->comm,
         .host_targets = inputs->targets + token};

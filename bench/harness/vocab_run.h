@@ -48,7 +48,8 @@ struct vocab_run {
     const struct vocab_impl *impl;
     const struct vocab_options *options;
     const struct vocab_inputs *inputs;
-    bool backward; /* backward too, or forward alone */
+    bool backward;                       /* backward too, or forward alone */
+    const struct vocab_order *run_order; /* NULL = the implementation's own */
     enum measure_timed timed;
     const struct timing_protocol *protocol; /* unless TIME_NOTHING */
     const struct ranks_config *ranks;

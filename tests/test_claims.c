@@ -64,6 +64,10 @@ static bool says(
 #define BITWISE(where)                                                                             \
     "id\ttext\tbits\tcases\tall\tbitwise\t0\t" where "\t-\tmake it\ta run\treproduced\n"
 
+#define SHARE(limit)                                                                               \
+    "id\tEq. 1\tbound\t\t<= 1\tratio\t" limit "\top=vocab\tmemory.increment_bytes / "              \
+    "memory.bound_bytes\tmake it\ta run\t-\n"
+
 static void test_verdicts(void)
 {
     const int64_t gib = INT64_C(1) << 30;
@@ -89,15 +93,37 @@ static void test_verdicts(void)
         "one mismatch differs");
     tap_ok(says(BITWISE("op=dispatch"), records, "-", "not run: needs a run", false),
         "without a record it was not run, and nothing changed");
+    json_array_append_new(records, make_record("ring", 512, "bitwise", gib));
+    tap_ok(says(EXACT("2", "reproduced"), records, "1", "better", true),
+        "of several figures the one that is furthest off counts");
+    json_decref(records);
+}
+
+/* A record that has the figure no more, or under another name, is not a run that was left out. */
+static void test_lost_figures(void)
+{
+    json_t *records = json_array();
+    const json_t *none = records;
+    tap_ok(says(EXACT("2", "reproduced"), none, "-", "not run: needs a run", false),
+        "without any record a figure was not run");
+    json_array_append_new(records, make_record("ring", 512, "bitwise", 1));
+    json_array_append_new(records, make_record("plain", 512, "bitwise", 1));
+    json_t *record;
+    size_t i;
+    json_array_foreach(records, i, record) json_object_del(record, "memory");
+    tap_ok(says(EXACT("2", "reproduced"), records, "-",
+               "differs: the figure is in none of 1 records", true),
+        "a record without the figure is no run that was left out");
+    tap_ok(says(RATIO("<0.5"), records, "-", "differs: the figure is in none of 1 records", true),
+        "nor are two of a relation");
+    tap_ok(says(SHARE("<1"), records, "-", "differs: the figure is in none of 2 records", false),
+        "nor those of a ratio");
     json_decref(records);
 }
 
 #define TABLE(name, accepted)                                                                      \
     "id\tTable 6\tpeak\tGiB\t52.660\ttable\t-\tTable 6\t" name "\tmake it\ta run\t" accepted "\n"
 
-#define SHARE(limit)                                                                               \
-    "id\tEq. 1\tbound\t\t<= 1\tratio\t" limit "\top=vocab\tmemory.increment_bytes / "              \
-    "memory.bound_bytes\tmake it\ta run\t-\n"
 #define TIMES(limit)                                                                               \
     "id\tTable 1\ttimes\t\t1\trelation\t" limit "\top=vocab\tring / plain : time.median_s\tmake "  \
     "it\ta run\t-\n"
@@ -148,9 +174,11 @@ static void test_tables(void)
         "\"Table 6: skew, \"\"forward\"\"\",65K balanced,\"EP, "
         "peak\",GiB,52.66,40.6789,,,,better,\n"
         "Table 6: skew,65K 80/16,\"EP, peak\",GiB,,oom,,,,reproduced,\n"
+        "Table 6: skew,32K 95/16,\"EP, time\",ms,8,7,6,8,9,model agrees,\n"
+        "Table 6: skew,32K 95/16,\"EP, peak\",GiB,8,7,,,9,reproduced,\n"
         "Table 60: other,65K 95/16,\"EP, peak\",GiB,1,2,,,,differs: 1 more,\n");
     scratch_text(scratch_path(&scratch, "other.csv").text, "model,term\na,b\n");
-    tap_ok(!table_lines_read(scratch.folder, &read, error, sizeof error) && read.count == 3,
+    tap_ok(!table_lines_read(scratch.folder, &read, error, sizeof error) && read.count == 5,
         "tables are read, other CSV files are left alone %s", error);
     lines = &read;
     tap_ok(says(TABLE("65K balanced | EP, peak", "better"), none, "40.679", "better", false),
@@ -159,9 +187,17 @@ static void test_tables(void)
         "and its verdict is held against the accepted one");
     tap_ok(says(TABLE("65K 80/16 | EP, peak", "reproduced"), none, "oom", "reproduced", false),
         "out of memory is a figure too");
-    tap_ok(says(TABLE("65K 95/16 | EP, peak", "better"), none, "-", "not run: needs a run", false),
-        "another table's line is not taken");
+    tap_ok(says(TABLE("65K 95/16 | EP, peak", "better"), none, "-",
+               "differs: Table 6 has no such line", true),
+        "a line that a printed table has not is a difference; another table's is not taken");
+    tap_ok(says(TABLE("32K 95/16 | EP, time", "model agrees"), none, "7", "model agrees", false),
+        "beside a verdict of the model stands the model's figure, not a measured one");
+    tap_ok(says(TABLE("32K 95/16 | EP, peak", "reproduced"), none, "9", "reproduced", false),
+        "else the measured one");
     table_lines_free(&read);
+    lines = NULL;
+    tap_ok(says(TABLE("65K 95/16 | EP, peak", "better"), none, "-", "not run: needs a run", false),
+        "of a table that was not printed nothing was run");
     scratch_text(scratch_path(&scratch, "cut.csv").text,
         "table,row,figure,unit,paper,ours,low,high,measured,verdict,why\nTable 6,65K\n");
     tap_ok(
@@ -188,11 +224,20 @@ static void refused(const char *text, const char *words)
 static void test_bad_files(void)
 {
     refused("# comment\n\nid\tonly three\tcolumns\n", ":3: a claim has 12 columns");
-    refused("a\tb\tc\td\t1\tguess\t0\tg\th\ti\tj\tk\n", ":1: kind is not one of");
-    refused("a\tb\tc\td\tmany\texact\t0\tg\th\ti\tj\tk\n", ":1: an exact claim needs");
-    refused("a\tb\tc\td\t1\ttable\t0\tg\th\ti\tj\tk\n", ":1: a line of a table is named by");
+    refused("a\tb\tc\td\t1\tguess\t0\tg=1\th\ti\tj\t-\n", ":1: kind is not one of");
+    refused("a\tb\tc\td\tmany\texact\t0\tg=1\th\ti\tj\t-\n", ":1: an exact claim needs");
+    refused("a\tb\tc\td\t1\ttable\t0\tg=1\th\ti\tj\t-\n", ":1: a line of a table is named by");
     refused(
-        "a\tb\tc\td\t1\trelation\t0.5\tg\th\ti\tj\tk\n", ":1: a relation or ratio needs a limit");
+        "a\tb\tc\td\t1\trelation\t0.5\tg=1\th\ti\tj\t-\n", ":1: a relation or ratio needs a limit");
+    /* What would never be held against anything, and so never fail. */
+    refused("a\tb\tc\td\t1\texact\t-1\tg=1\th\ti\tj\t-\n", ":1: an exact claim needs");
+    refused("a\tb\tc\td\t1\trelation\t<1\tg=1\th\ti\tj\t-\n", ":1: the figure of a relation");
+    refused("a\tb\tc\td\t1\tratio\t<1\tg=1\th/b\ti\tj\t-\n", ":1: the figure of a ratio");
+    refused("a\tb\tc\td\t1\tbitwise\t0\top:vocab\th\ti\tj\t-\n", ":1: records are selected by");
+    refused(EXACT("1", ""), ":1: the accepted verdict is none");
+    refused(EXACT("1", "repro"), ":1: the accepted verdict is none");
+    refused(EXACT("1", "verified"), ":1: the accepted verdict is none");
+    refused(EXACT("1", "better") EXACT("2", "better"), ":2: another claim has this id");
 }
 
 static void test_ours(void)
@@ -213,6 +258,7 @@ int main(void)
     }
     close(file);
     test_verdicts();
+    test_lost_figures();
     test_evidence();
     test_tables();
     test_bad_files();

@@ -133,3 +133,11 @@ const struct table_line *table_lines_find(
     }
     return NULL;
 }
+
+bool table_lines_has(const struct table_lines *lines, const char *table)
+{
+    for (int i = 0; i < lines->count; i++)
+        if (is_called(lines->list[i].table, table))
+            return true;
+    return false;
+}

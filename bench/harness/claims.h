@@ -20,6 +20,7 @@ enum claim_kind {
 
 #define CLAIM_COLUMNS 12
 #define CLAIM_TEXT 240
+#define CLAIM_PATH 64 /* room for a record's member in a selector */
 
 struct claim {
     char *line; /* owned; the columns point into it */
@@ -45,6 +46,10 @@ void claims_free(struct claims *claims);
 
 const char *claim_kind_name(enum claim_kind kind); /* "bitwise", ... */
 
+/* The figure of a relation, "ring-dtp / materialized : memory.increment_bytes", in its parts; paths
+ * points into it. False when it is none. */
+bool claim_split_relation(const char *figure, char above[64], char below[64], const char **paths);
+
 /* ---- lines of tables (claim_tables.c) -------------------------------------------------------- */
 
 struct table_line {
@@ -67,6 +72,8 @@ void table_lines_free(struct table_lines *lines);
  * NULL when there is none. */
 const struct table_line *table_lines_find(
     const struct table_lines *lines, const char *table, const char *row_and_figure);
+/* Whether any line of that table is there. */
+bool table_lines_has(const struct table_lines *lines, const char *table);
 
 /* ---- outcomes -------------------------------------------------------------------------------- */
 

@@ -229,7 +229,7 @@ static bool is_claimed(const struct claims *claims, const struct table_lines *li
 static void print_id(const char *text)
 {
     bool gap = false;
-    for (; *text && *text != ':'; text++) {
+    for (; *text; text++) {
         bool kept = isalnum((unsigned char)*text) || *text == '.';
         if (kept)
             printf("%s%c", gap ? "-" : "", tolower((unsigned char)*text));
@@ -248,7 +248,8 @@ static void print_missing(const struct claims *claims, const struct table_lines 
         if (!strcmp(line->verdict, "-") || is_claimed(claims, lines, i))
             continue;
         claim_verdict_class(line->verdict, class, sizeof class);
-        printf("%s.", line->script);
+        print_id(line->script);
+        putchar('.');
         print_id(line->row);
         putchar('.');
         print_id(line->figure);

@@ -6,6 +6,7 @@
  *
  *   title TEXT            heads the table
  *   note TEXT             a line below it; several may be given
+ *   gpu NAME              on what its paper measured: part of a device's name; else H200
  *   rows FILE             opens a part: its rows are the lines of a CSV file with a heading
  *   rows -                the same; the lines follow, up to a line "end"
  *   keep COLUMN A,B,...   of them only those whose cell is one of these
@@ -33,7 +34,7 @@
  *   order           all rows together: ranked as printed
  *   crossing X COLUMN
  *                   all rows together: where, along that column, our figure passes X
- *   fitted          the printed figure set the profile
+ *   fitted P        the printed figure set the profile, which meets it within P percent
  *   inconsistent    ours is what the paper's other figures give
  *   needs WHAT      cannot be said without it
  *   shown           ours alone: nothing is printed to hold it against */
@@ -92,7 +93,7 @@ struct table_part {
     const char **columns; /* owned, and so are the cells: rows x columns */
     const char **cells;
     int column_count, row_count;
-    const char *name, *where, *over;
+    const char *name, *where, *over, *gpu;
     struct table_cell *values; /* of `over` */
     int value_count;
     struct table_cell *lets;
@@ -105,7 +106,7 @@ struct table_part {
 
 struct table {
     char *text; /* the description, owned */
-    const char *path, *title;
+    const char *path, *title, *gpu;
     const char **notes;
     int note_count;
     struct table_part *parts;

@@ -10,9 +10,6 @@
 #include "bench/harness/units.h"
 #include "probe/record.h"
 
-/* On what the papers measured. */
-#define PAPER_GPU "H200"
-
 static bool is_number(const struct table_value *value)
 {
     return value->state == TABLE_NUMBER;
@@ -104,9 +101,10 @@ static void say(struct table_outcome *o, const char *verdict)
     snprintf(o->verdict, sizeof o->verdict, "%s", verdict);
 }
 
-static void not_run(struct table_outcome *o, const char *needs)
+/* There should have been a figure. It must not pass for one that was not run. */
+static void no_record(struct table_outcome *o)
 {
-    snprintf(o->verdict, sizeof o->verdict, "not run: needs %s", *needs ? needs : "8 gpus");
+    say(o, "no record");
 }
 
 /* The same to the printed digits, or within what is allowed. */
@@ -145,7 +143,7 @@ static int judge_bytes(
     if (o->paper.state == TABLE_ABSENT)
         say(o, "-");
     else if (value->state == TABLE_ABSENT)
-        say(o, "no record");
+        no_record(o);
     else if (same_digits(o, value, within))
         say(o, "reproduced");
     else if (e->figure->kind == TABLE_BETTER && is_number(value) && value->value < o->paper.value)
@@ -157,13 +155,13 @@ static int judge_bytes(
     return 0;
 }
 
-/* Whether some record of the table is of the paper's kind of GPU. */
-static bool on_paper_hardware(const json_t *records)
+/* Whether some record of the table is of the kind of GPU that its paper measured on. */
+static bool on_paper_hardware(const json_t *records, const char *gpu)
 {
     for (size_t i = 0; i < json_array_size(records); i++) {
         const json_t *record = json_array_get(records, i);
         const char *device = json_string_value(json_object_get(record, "device"));
-        if (device && !strncmp(device, "cuda", 4) && strstr(device, PAPER_GPU))
+        if (device && !strncmp(device, "cuda", 4) && strstr(device, gpu))
             return true;
     }
     return false;
@@ -174,16 +172,17 @@ static int judge_time(const struct evaluator *e, struct table_outcome *o)
     double percent;
     if (units_parse_real(e->figure->argument, -1, &percent) != UNITS_OK)
         return fail(e, "not a number of percent:", e->figure->argument);
-    bool measured = o->measured.state != TABLE_ABSENT && on_paper_hardware(e->records);
+    bool measured =
+        o->measured.state != TABLE_ABSENT && on_paper_hardware(e->records, e->part->gpu);
     const struct table_value *value = measured ? &o->measured : &o->ours;
     bool near = value->state == TABLE_OOM
                     ? o->paper.state == TABLE_OOM
                     : is_number(&o->paper) &&
                           fabs(value->value / o->paper.value - 1) <= percent / 100 + 1e-12;
-    if (value->state == TABLE_ABSENT)
-        not_run(o, "");
-    else if (o->paper.state == TABLE_ABSENT)
+    if (o->paper.state == TABLE_ABSENT)
         say(o, "-");
+    else if (value->state == TABLE_ABSENT)
+        no_record(o);
     else if (near)
         say(o, measured ? "reproduced" : "model agrees");
     else
@@ -220,7 +219,7 @@ static int judge_relation(const struct evaluator *e, int row, struct table_outco
         if (o->ours.state == TABLE_OOM)
             say(o, "not run: does not fit");
         else
-            not_run(o, "");
+            no_record(o);
         return 0;
     }
     struct table_view view = view_of(e, row);
@@ -238,6 +237,22 @@ static int judge_relation(const struct evaluator *e, int row, struct table_outco
     return 0;
 }
 
+/* A printed figure that set the profile proves nothing, but the profile must still meet it. */
+static int judge_fitted(const struct evaluator *e, struct table_outcome *o)
+{
+    double percent;
+    if (units_parse_real(e->figure->argument, -1, &percent) != UNITS_OK)
+        return fail(e, "not a number of percent:", e->figure->argument);
+    if (!is_number(&o->ours))
+        no_record(o);
+    else if (is_number(&o->paper) &&
+             fabs(o->ours.value / o->paper.value - 1) <= percent / 100 + 1e-12)
+        say(o, "fitted");
+    else
+        differs(o, "model differs", &o->ours);
+    return 0;
+}
+
 static int judge(const struct evaluator *e, int row, struct table_outcome *o)
 {
     bool measured = o->measured.state != TABLE_ABSENT;
@@ -248,14 +263,16 @@ static int judge(const struct evaluator *e, int row, struct table_outcome *o)
     case TABLE_RELATION:
         return judge_relation(e, row, o);
     case TABLE_FITTED:
-        say(o, "fitted");
-        return 0;
+        return judge_fitted(e, o);
     case TABLE_INCONSISTENT:
-        say(o,
-            same_digits(o, &o->ours, 0) ? "consistent in the paper" : "inconsistent in the paper");
+        if (o->ours.state == TABLE_ABSENT)
+            no_record(o);
+        else
+            say(o, same_digits(o, &o->ours, 0) ? "consistent in the paper"
+                                               : "inconsistent in the paper");
         return 0;
     case TABLE_NEEDS:
-        not_run(o, e->figure->argument);
+        snprintf(o->verdict, sizeof o->verdict, "not run: needs %s", e->figure->argument);
         return 0;
     case TABLE_SHOWN:
         say(o, value->state == TABLE_ABSENT ? "no record" : "-");
@@ -325,7 +342,7 @@ static int outcome_order(const struct evaluator *e, struct table_outcome *o, dou
         least = now < least ? now : least;
     }
     if (!pairs)
-        not_run(o, "");
+        no_record(o);
     else if (measured)
         say(o, same == pairs ? "holds on this machine" : "differs");
     else if (same < pairs)

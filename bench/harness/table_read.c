@@ -138,6 +138,7 @@ static int open_part(struct reader *r, char *path)
         return no_memory(r);
     part->name = "";
     part->where = "";
+    part->gpu = r->table->gpu;
     part->text = strcmp(path, "-") ? read_path(path) : inline_rows(r);
     if (!part->text)
         return fail(r, path, "a readable CSV file, or - with lines up to a line 'end'");
@@ -283,7 +284,7 @@ static int read_part_line(struct reader *r, const char *word, char *rest)
 {
     struct table *table = r->table;
     if (!table->part_count)
-        return fail(r, word, "title, note or rows first");
+        return fail(r, word, "title, note, gpu or rows first");
     struct table_part *part = &table->parts[table->part_count - 1];
     if (!strcmp(word, "keep"))
         return keep_rows(r, part, rest);
@@ -302,7 +303,8 @@ static int read_part_line(struct reader *r, const char *word, char *rest)
     else if (!strcmp(word, "where"))
         part->where = rest;
     else
-        return fail(r, word, "title, note, rows, keep, name, let, map, over, where, figure or why");
+        return fail(
+            r, word, "title, note, gpu, rows, keep, name, let, map, over, where, figure or why");
     return 0;
 }
 
@@ -317,6 +319,8 @@ static int read_line(struct reader *r, char *line)
         return open_part(r, rest);
     if (!strcmp(word, "title"))
         table->title = rest;
+    else if (!strcmp(word, "gpu"))
+        table->gpu = rest;
     else if (!strcmp(word, "note")) {
         const char **note = add(&table->notes, &table->note_count, sizeof *table->notes);
         if (!note)
@@ -329,7 +333,7 @@ static int read_line(struct reader *r, char *line)
 
 int table_read(struct table *table, const char *path, char *error, int size)
 {
-    *table = (struct table){.path = path, .title = ""};
+    *table = (struct table){.path = path, .title = "", .gpu = "H200"};
     table->text = read_path(path);
     if (!table->text) {
         snprintf(error, (size_t)size, "%s: cannot be read: %s", path, strerror(errno));

@@ -42,6 +42,7 @@ layers || exit
 
 tabulate <<END
 title RelayMoE Figure 9: speed of one layer, EP = 8, micro-batch 12, forward and backward
+gpu H100
 note gradients travel in FP32 here, the paper counts them in the weights' type: a backward hop moves 6 bytes a value for its 4
 
 rows -

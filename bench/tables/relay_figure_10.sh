@@ -17,6 +17,7 @@ run dispatch --impl relay-expert $layer --ranks 8 --tokens 175104 --topk 12,16
 
 tabulate <<'END'
 title RelayMoE Figure 10: from 8 to 64 ranks at 98304 tokens a rank; and Figure 15's lengths, of the layer alone
+gpu H100
 
 rows -
 ranks,reduction

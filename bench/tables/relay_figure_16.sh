@@ -11,6 +11,7 @@ run dispatch --impl relay-expert,relay-token --ranks 8 --tokens 30720,61440 --hi
 
 tabulate <<'END'
 title RelayMoE Figure 16: token over expert routing, one layer, EP = 8
+gpu H100
 
 rows -
 length,tokens,printed

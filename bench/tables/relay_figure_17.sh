@@ -14,6 +14,7 @@ run dispatch --impl alltoall --ranks 8 --tokens 49152 --hidden 3584 --ffn 2560 -
 
 tabulate <<'END'
 title RelayMoE Figure 17: overlap and grouped products, one layer of E128, EP = 8
+gpu H100
 
 rows -
 what,overlap,grouped,ms
@@ -24,6 +25,14 @@ end
 name E128, {what}
 where relay-expert
 figure single-layer time | ms | {ms} | [overlap={overlap} grouped={grouped} : time.median_s] / ms | time 25
+
+rows -
+what,overlap,grouped,ms
+overlap,on,off,203.4
+overlap and grouped GEMM,on,on,175.8
+end
+name E128, {what}
+where relay-expert
 figure over the serial ring | | 295.9 / {ms} | [overlap=off grouped=off : time.median_s] / [overlap={overlap} grouped={grouped} : time.median_s] | time 25
 
 rows -

@@ -23,12 +23,18 @@ where op=checkpoint sco
 figure boundaries offloaded | | {boundaries_offloaded} | [host_budget={budget} : figures.set] | exact
 figure logical bytes | GiB | {logical_gib_high} | [host_budget={budget} : figures.offloaded_bytes] / GiB | exact 0.0075
 figure pinned bytes | GiB | {pinned_gib} | [host_budget={budget} : memory.host_pinned_peak_bytes] / GiB | exact
+figure step | s | {step_s} | - | needs gpt-oss-20b on 8 gpus
+figure tokens per s and GPU | | {tokens_per_s_per_gpu} | 556432 / 8 / {step_s} | inconsistent
+
+rows results/paper/table_03_12.csv
+keep host_budget_gib 8,16,full
+map budget host_budget_gib 8=8G,16=16G,full=64G
+name {host_budget_gib} GiB
+where op=checkpoint sco
 figure HBM saved | GiB | 139.790 - {peak_hbm_gib} | ([host_budget=0 : memory.tracked_peak_bytes] - [host_budget={budget} : memory.tracked_peak_bytes]) / GiB | memory
 why theirs are samples of the whole device taken every 100 ms, allocator and framework included
 figure node RAM over that without a budget | GiB | {node_ram_gib} - 402.517 | 8 * [host_budget={budget} : memory.host_pinned_peak_bytes] / GiB | memory
 why theirs is the node, ours the pinned blocks of its 8 ranks alone
-figure step | s | {step_s} | - | needs gpt-oss-20b on 8 gpus
-figure tokens per s and GPU | | {tokens_per_s_per_gpu} | 556432 / 8 / {step_s} | inconsistent
 
 rows -
 what,printed

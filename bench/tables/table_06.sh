@@ -24,9 +24,9 @@ rows results/paper/table_06.csv
 keep routing balanced
 name {shape} {routing}
 where op=dispatch tokens={tokens_per_rank} topk={top_k} routing={routing}
-figure EP, time | ms | {ep_ms} | [alltoall : time.median_s] / ms | fitted
-figure LLEP, time | ms | {llep_ms} | [llep : time.median_s] / ms | fitted
-figure pipelined-llep, time | ms | {pipelined_llep_ms} | [pipelined-llep : time.median_s] / ms | fitted
+figure EP, time | ms | {ep_ms} | [alltoall : time.median_s] / ms | fitted 17
+figure LLEP, time | ms | {llep_ms} | [llep : time.median_s] / ms | fitted 17
+figure pipelined-llep, time | ms | {pipelined_llep_ms} | [pipelined-llep : time.median_s] / ms | fitted 17
 
 rows results/paper/table_06.csv
 keep routing 30/16,50/16,80/16,95/16,30/4,50/4
@@ -37,10 +37,15 @@ why 65K 30/* | it fits here, and by the paper's own slope (last part)
 why the printed times are 34 ms for each mean load and 6.5 ms that no load changes; one efficiency for both shapes makes it 46 and 1.3
 figure LLEP, time | ms | {llep_ms} | [llep : time.median_s] / ms | time 25
 figure pipelined-llep, time | ms | {pipelined_llep_ms} | [pipelined-llep : time.median_s] / ms | time 25
-figure EP over LLEP, time | | {ep_ms} / {llep_ms} | [alltoall : time.median_s] / [llep : time.median_s] | time 25
-why 65K 30/* | EP fits here, and by the paper's own slope (last part)
-why EP as above; and the printed LLEP takes 13 ms more at 95/16 than balanced EP (plan, host synchronisation, lent weights), ours 1.5
 figure EP, times ranked over routings | | {ep_ms} | [alltoall : time.median_s] | order
+
+rows results/paper/table_06.csv
+keep shape 32K
+keep routing 30/16,50/16,80/16,95/16,30/4,50/4
+name {shape} {routing}
+where op=dispatch tokens={tokens_per_rank} topk={top_k} routing={routing}
+figure EP over LLEP, time | | {ep_ms} / {llep_ms} | [alltoall : time.median_s] / [llep : time.median_s] | time 25
+why EP as above; and the printed LLEP takes 13 ms more at 95/16 than balanced EP (plan, host synchronisation, lent weights), ours 1.5
 
 rows results/paper/table_06.csv
 map others shape 32K=10.5,65K=9.1875

@@ -8,6 +8,7 @@
  * The terms are those of Eq. 6 with our constants (ops/model_memory.c): the tracked peak of
  * bin/train never passes their sum, whatever the router does. --help has every option. */
 #include <stdio.h>
+#include "bench/harness/plan_baseline_search.h"
 #include "bench/harness/plan_print.h"
 #include "bench/harness/plan_report.h"
 
@@ -33,10 +34,15 @@ static int run_all(struct plan *p)
     int status = -1;
     plan_print_head(p);
     while (status < 0 && options_next(p->options)) {
-        if (p->line.baseline == BASELINE_FSDP2)
-            plan_print_baseline(p);
+        double composed_rate = 0;
+        if (p->line.search)
+            status = plan_search_report(p, &composed_rate);
+        if (p->line.search && p->line.baseline == BASELINE_FSDP2 && status < 0)
+            status = plan_baseline_report(p, composed_rate);
         else if (p->line.search)
-            status = plan_search_report(p);
+            continue;
+        else if (p->line.baseline == BASELINE_FSDP2)
+            plan_print_baseline(p);
         else
             status = plan_print_composed(p);
     }

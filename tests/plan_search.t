@@ -75,6 +75,17 @@ search --model e2e-667b --context 1M --verdict balanced --expert-group 32 --voca
 grep -q 'faster, but does not fit: ' "$scratch/out" && grep -q 'most grows: ' "$scratch/out"
 ok 'what would be faster, and the term that keeps it out' $?
 
+search --model e2e-120b --gpus 16 --profile h200-16 --context 128K --verdict balanced --baseline fsdp2 \
+    --sequence-group 4 --expert-group 16 --vocab-group 8 --chunk-budget 16384 --bucket 100e6 --json "$scratch/b.jsonl"
+grep -q 'FSDP2 winner: EP=' "$scratch/out" && grep -q 'composed over FSDP2: [0-9.]* times' "$scratch/out" &&
+    [ "$(grep -c '"op": *"plan"' "$scratch/b.jsonl")" -eq 2 ] && grep -q '"impl": *"fsdp2"' "$scratch/b.jsonl"
+ok 'the best of both, and a record of each' $?
+search --model e2e-667b --context 1M --verdict balanced --baseline fsdp2 --baseline-degrees 8,2,2 --sequence-group 16 \
+    --expert-group 64 --vocab-group 8 --chunk-budget 16384 --bucket 100e6
+grep -q 'FSDP2 search: .* 0 of 2 launches fit' "$scratch/out" &&
+    grep -q 'nothing fits; least needs EP=8, CP=2, TP=2.*largest term: ' "$scratch/out"
+ok 'a baseline that does not fit, and on what' $?
+
 # refused OPTION MESSAGE ARGUMENT...
 refused()
 {

@@ -235,7 +235,7 @@ static int record(const struct plan_search *s, const struct step_time *whole, in
     return status ? EXIT_ENVIRONMENT : -1;
 }
 
-static int print_winner(struct plan_search *s)
+static int print_winner(struct plan_search *s, double *winner_rate)
 {
     const struct plan_candidate *best = &s->candidate[s->best];
     struct profile machines[DEV_MACHINES_MAX] = {s->plan->machine};
@@ -245,6 +245,7 @@ static int print_winner(struct plan_search *s)
     if (plan_search_whole(s, best, machines, count, &whole))
         return EXIT_ENVIRONMENT;
     double rate = (double)plan_candidate_tokens(s, best) / whole.seconds[0], low, high;
+    *winner_rate = rate;
     simulate_range(whole.seconds, count, &low, &high);
     printf("  winner: %s\n", name_of(best, name, sizeof name));
     printf("    its whole step, simulated: %.3f s, %.3f..%.3f s with rates +-20 %%; from its parts "
@@ -289,7 +290,7 @@ static void print_least(const struct plan_search *s)
 
 /* ---- the report ------------------------------------------------------------------------------ */
 
-static int report(struct plan_search *s)
+static int report(struct plan_search *s, double *rate)
 {
     const struct plan *p = s->plan;
     printf("  search: context %lld, %s: %lld of %lld candidates fit, %lld simulated steps\n",
@@ -304,19 +305,20 @@ static int report(struct plan_search *s)
         snprintf(s->error, sizeof s->error, "no memory for the front");
         return EXIT_ENVIRONMENT;
     }
-    return print_winner(s);
+    return print_winner(s, rate);
 }
 
-int plan_search_report(const struct plan *p)
+int plan_search_report(const struct plan *p, double *rate)
 {
     struct plan_search *s = malloc(sizeof *s);
     int status = EXIT_ENVIRONMENT;
+    *rate = 0;
     if (!s) {
         fputs("plan: no memory for the search\n", stderr);
         return status;
     }
     if (plan_search_run(s, p) == 0)
-        status = report(s);
+        status = report(s, rate);
     if (status >= 0 && s->error[0])
         fprintf(stderr, "plan: %s\n", s->error);
     plan_search_free(s);

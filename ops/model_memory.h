@@ -2,7 +2,7 @@
  * our constants. The tracked peak never passes it, whatever the router does. */
 #pragma once
 #include <stdbool.h>
-#include "ops/model.h"
+#include "ops/model_moments.h"
 
 #define MODEL_TERMS_MAX 16
 
@@ -13,16 +13,22 @@ struct model_term {
     bool per_context; /* it grows with the tokens of a rank */
 };
 
-/* Device terms that live together, and of those that take turns the largest. */
+/* Device terms that live together, and of those that take turns the largest. A turn's term is what
+ * it adds to the others: what is not there in it is taken off. */
 struct model_budget {
     struct model_term term[MODEL_TERMS_MAX];
     int count;
     int turns; /* the last `turns` of them take turns: only the largest counts */
     int64_t device_bytes;
+    int64_t set_bytes[LIVE_SET_COUNT]; /* of each live set by itself */
     int64_t balanced_bytes; /* device_bytes when routing is balanced; only of pipelined-llep */
     int64_t host_bytes;     /* pinned */
-    /* NULL, or the implementation that has no bound: the terms are then what is bounded. */
+    /* NULL, or the implementation that has no bound: the terms are then what is bounded, and
+     * nothing of the dispatch. Of the implementations without a bound together: the live set that
+     * they fill most when routing is balanced, and how far. */
     const char *unbounded;
+    enum live_set unbounded_set;
+    int64_t unbounded_bytes;
 };
 
 /* 0, or -1 when memory is short. The shape is checked. */

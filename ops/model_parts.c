@@ -158,6 +158,15 @@ int model_parts_init(struct model *m)
     return lay_flat(m);
 }
 
+int model_parts_plan(struct model *m)
+{
+    for (int i = 0; i < LAYOUT_DEGREES; i++) {
+        m->layout.block[i] = layout_block(&m->shape.layout, i, m->rank);
+        m->layout.replicas[i] = layout_replicas(&m->shape.layout, i, m->rank);
+    }
+    return model_parts_init(m);
+}
+
 const struct model_part *model_part_of(
     const struct model *m, enum model_tensor tensor, int64_t layer)
 {

@@ -4,6 +4,8 @@
 
 /* Lists the parts; no device memory. 0, or -1 when memory is short. */
 int model_parts_init(struct model *m);
+/* The same of a rank that is not there: shape, options and rank are set, its groups follow. */
+int model_parts_plan(struct model *m);
 void model_parts_free(struct model *m);
 
 /* Elements of the weights that a rank has resident. */

@@ -86,7 +86,13 @@ int64_t pipelined_bound_bytes(const struct moe_shape *shape, const struct moe_op
     return live_set < 0 ? peaks.all_bytes : peaks.set_bytes[live_set];
 }
 
-int64_t pipelined_balanced_bytes(
+int64_t pipelined_index_bound_bytes(
+    const struct moe_shape *shape, const struct moe_options *options, int rank)
+{
+    return index_bound(shape, moe_chunk_count(shape, options), rank);
+}
+
+struct moe_peaks pipelined_balanced_peaks(
     const struct moe_shape *shape, const struct moe_options *options, int rank)
 {
     int64_t chunks = moe_chunk_count(shape, options), tokens = shape->tokens[rank];
@@ -97,7 +103,7 @@ int64_t pipelined_balanced_bytes(
     phase.set_bytes[LIVE_OUTPUT] = 2 * moe_rows_bytes(shape, tokens) + tokens * shape->topk * 4;
     phase.set_bytes[LIVE_WORKSPACE] += index_bound(shape, chunks, rank);
     phase.set_bytes[LIVE_GRADIENTS] = owned * 4;
-    return moe_phases_peaks(&phase, 1).all_bytes;
+    return moe_phases_peaks(&phase, 1);
 }
 
 /* ---- with the realised plan -------------------------------------------------------------------

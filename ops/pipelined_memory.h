@@ -11,12 +11,16 @@ struct moe_partition pipelined_partition(
     const struct moe_shape *shape, const struct moe_options *options);
 struct llep_options pipelined_planner(const struct moe_options *options);
 
-/* The functions of struct moe_impl. */
-/* The same when every rank receives what it sends and no expert is lent: what balanced routing
- * needs. All live sets together. */
-int64_t pipelined_balanced_bytes(
+/* What forward and backward hold when every rank receives what it sends and no expert is lent: what
+ * balanced routing needs. */
+struct moe_peaks pipelined_balanced_peaks(
     const struct moe_shape *shape, const struct moe_options *options, int rank);
 
+/* The largest that index arrays can be: on the device, and pinned while they are made. */
+int64_t pipelined_index_bound_bytes(
+    const struct moe_shape *shape, const struct moe_options *options, int rank);
+
+/* The functions of struct moe_impl. */
 int64_t pipelined_bound_bytes(const struct moe_shape *shape, const struct moe_options *options,
     int rank, int live_set, bool with_backward);
 int pipelined_expected_bytes(const struct moe_shape *shape, const struct moe_options *options,

@@ -24,6 +24,7 @@
 #include <string.h>
 #include "bench/harness/case.h"
 #include "bench/harness/job.h"
+#include "bench/harness/overlap.h"
 #include "bench/harness/report.h"
 #include "bench/harness/stack_check.h"
 #include "bench/harness/stack_run.h"
@@ -47,9 +48,9 @@ struct stack_line {
 
 static const char *const rounding_names[] = {"none", "pow2", NULL};
 
-enum { SET, OFFLOADED, HOST, OVERLAP };
+enum { SET, OFFLOADED, HOST, OVERLAP, EXPOSED_COPY };
 static const char *const figure_names[] = {
-    "set", "offloaded_bytes", "host_peak_bytes", "overlap", NULL};
+    "set", "offloaded_bytes", "host_peak_bytes", "overlap", "exposed_copy_s", NULL};
 
 #define AT(field) offsetof(struct stack_line, field)
 
@@ -143,7 +144,7 @@ static const char description[] =
     "set        boundaries that the budget chose, of the rank with most tokens\n"
     "offloaded  their bytes, which the budget limits; host peak: the pinned blocks that hold them\n"
     "overlap    of the time in which a copy ran, the share in which a kernel ran too, in one\n"
-    "           traced step of rank 0\n"
+    "           traced step of rank 0; exposed copy: the rest of that time\n"
     "\n"
     "Throughput is (6 forward + 12 backward) N L H F FLOP of the definition over the median time, "
     "N\n"
@@ -386,12 +387,13 @@ static void trace_step(struct program_state *p, struct report *report, const str
     }
     if (stack_run(&traced, &scratch))
         report_failure(report, EXIT_ENVIRONMENT, "the traced step: %s", traced.failure.message);
-    double copies_s = trace_overlap_s(trace, 0, TRACE_COPY, TRACE_COPY);
-    double hidden_s = trace_overlap_s(trace, 0, TRACE_COPY, TRACE_KERNEL);
-    if (copies_s > 0 && isfinite(hidden_s)) {
+    struct copy_time copies = overlap_copies(trace, 0);
+    if (copies.busy_s > 0 && isfinite(copies.exposed_s)) {
         char text[32];
-        snprintf(text, sizeof text, "%.1f%%", 100 * hidden_s / copies_s);
-        case_result_figure(result, OVERLAP, hidden_s / copies_s, text);
+        snprintf(text, sizeof text, "%.1f%%", 100 * copies.hidden_s / copies.busy_s);
+        case_result_figure(result, OVERLAP, copies.hidden_s / copies.busy_s, text);
+        units_seconds(copies.exposed_s, text, sizeof text);
+        case_result_figure(result, EXPOSED_COPY, copies.exposed_s, text);
     }
     job_write_trace(&p->common, trace, report);
     case_result_free(&scratch);

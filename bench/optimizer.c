@@ -37,9 +37,9 @@
 
 #define IMPL_MAX 16
 
-enum { BUCKETS, LARGEST_BUCKET, STAGING, OVERLAP, EQ_5, FLOOR };
-static const char *const figure_names[] = {
-    "buckets", "largest_bucket", "staging_bytes", "overlap", "eq_5_s", "floor_s", NULL};
+enum { BUCKETS, LARGEST_BUCKET, STAGING, OVERLAP, EQ_5, FLOOR, EXPOSED_COPY };
+static const char *const figure_names[] = {"buckets", "largest_bucket", "staging_bytes", "overlap",
+    "eq_5_s", "floor_s", "exposed_copy_s", NULL};
 
 static const char description[] =
     "Hyperparameters take one value, or two: for tensors with weight decay, for those without.\n"
@@ -51,6 +51,7 @@ static const char description[] =
     "eq 5     (G - 1) max(T_up, T_update, T_down, sum / slots) + sum, and the gradients' scan:\n"
     "         the step's time from its stages' (copies by --link-gbps where it is given)\n"
     "floor    the larger direction over the link\n"
+    "exposed copy  time in which a copy ran and no kernel did, in the same step\n"
     "\n"
     "Throughput counts 30 bytes a parameter (28 with BF16 gradients): the state read and\n"
     "written, the gradient read, the weight written.\n"
@@ -295,6 +296,11 @@ static int stage_figures(const struct program_state *p, const struct sizes *s,
     case_result_figure(result, EQ_5, step_s, text);
     units_seconds(floor_s, text, sizeof text);
     case_result_figure(result, FLOOR, floor_s, text);
+    struct copy_time copies = overlap_copies(trace, 0);
+    if (copies.busy_s > 0 && isfinite(copies.exposed_s)) {
+        units_seconds(copies.exposed_s, text, sizeof text);
+        case_result_figure(result, EXPOSED_COPY, copies.exposed_s, text);
+    }
     if (isfinite(overlap.fraction)) {
         snprintf(text, sizeof text, "%.1f%%", 100 * overlap.fraction);
         case_result_figure(result, OVERLAP, overlap.fraction, text);

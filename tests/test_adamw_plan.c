@@ -278,6 +278,16 @@ static void test_overlap(void)
     tap_ok(!overlap_measure(trace, 0, NULL, &o) && near(o.union_s, 9) &&
                near(o.fraction, (5 + 6 + 2 - 9) / (13.0 - 6)),
         "every kernel counts where none is named");
+    struct copy_time copies = overlap_copies(trace, 0);
+    tap_ok(near(copies.busy_s, 5) && near(copies.hidden_s, 2) && near(copies.exposed_s, 3),
+        "exposed: copies' union without what kernels ran beside");
+    copies = overlap_copies(trace, 1);
+    tap_ok(copies.busy_s == 0 && copies.exposed_s == 0, "a rank without copies has none exposed");
+    trace_add_lost(trace, 1);
+    copies = overlap_copies(trace, 0);
+    tap_ok(!overlap_measure(trace, 0, NULL, &o) && isnan(o.fraction) && isnan(copies.busy_s) &&
+               isnan(copies.exposed_s),
+        "a record was dropped: neither is known");
     trace_free(trace);
 }
 

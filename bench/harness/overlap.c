@@ -89,3 +89,11 @@ int overlap_measure(
     free(intervals);
     return 0;
 }
+
+struct copy_time overlap_copies(const struct trace *trace, int rank)
+{
+    struct copy_time time = {.busy_s = trace_overlap_s(trace, rank, TRACE_COPY, TRACE_COPY),
+        .hidden_s = trace_overlap_s(trace, rank, TRACE_COPY, TRACE_KERNEL)};
+    time.exposed_s = time.busy_s - time.hidden_s;
+    return time;
+}

@@ -15,6 +15,14 @@ struct overlap {
     double fraction;
 };
 
+/* What copies cost a rank: of the time in which a copy to or from the host ran (several at once
+ * count once), how much was behind a kernel, and how much was exposed. NaN where spans were lost or
+ * memory is short. */
+struct copy_time {
+    double busy_s, hidden_s, exposed_s;
+};
+struct copy_time overlap_copies(const struct trace *trace, int rank);
+
 /* Of one rank's spans; `kernel` names the kernel that computes (NULL = every kernel does). 0, or -1
  * when memory is short. Where spans were lost (trace_lost) every figure is NaN. */
 int overlap_measure(

@@ -28,7 +28,7 @@ enum verdict {
 #define CASE_TENSORS_MAX 12
 #define CASE_COUNTS_MAX 16
 #define CASE_FAULT_MAX 256
-#define CASE_FIGURES_MAX 6
+#define CASE_FIGURES_MAX 8
 
 struct case_tensor {
     const char *name; /* "dx" */

@@ -6,6 +6,7 @@
  * blocking, threads, ISA, or which other rows share the call. A and B are FP32 or BF16 (widened
  * exactly), C is FP32, all row-major. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 #include "device/device.h"
 #include "kernels/arith.h"
@@ -33,6 +34,8 @@ struct gemm_args {
     int64_t ldb;
     float *c;
     int64_t ldc;
+    bool a_rounded; /* a_type is FP32 and its values are BF16's, as those of a residual that was
+                       rounded: tensor cores may take it (kernels/gemm_fast.h) */
 };
 
 extern const struct kernel kernel_gemm;

@@ -1,9 +1,38 @@
-/* The fast path of matrix products: one cuBLASLt algorithm for each layout, and its proof. */
+/* The fast path of matrix products: one cuBLASLt algorithm for each layout, the proof of the path,
+ * who goes which way, and the tally. */
 #include "kernels/elements.cuh"
+#include <atomic>
 extern "C" {
+#include "kernels/gemm_audit.h"
 #include "kernels/gemm_fast.h"
 #include "kernels/moe.h"
 }
+
+enum { WAYS = GEMM_WAY_ODD + 1 };
+
+/* Of the process. Written while no rank runs, but for the counts. */
+static struct {
+    enum gemm_path path;
+    int64_t tiles;
+    std::atomic<int64_t> counts[WAYS], unaudited;
+} taken;
+
+extern "C" bool gemm_fast_takes_experts(enum dtype type)
+{
+    return taken.path != GEMM_PATH_EXACT && type == DTYPE_BF16;
+}
+
+extern "C" void gemm_fast_count(enum gemm_way way, enum dtype type)
+{
+    if (taken.path != GEMM_PATH_EXACT && type == DTYPE_BF16)
+        taken.counts[way]++;
+}
+
+extern "C" void gemm_fast_unaudited(void)
+{
+    taken.unaudited++;
+}
+
 #ifdef HAVE_CUBLASLT
 #include <cublasLt.h>
 
@@ -13,24 +42,78 @@ enum { GPUS_MOST = 64, LAYOUTS = 3, CANDIDATES = 8 };
 struct fast_path {
     cublasLtHandle_t handle;
     cublasLtMatmulAlgo_t algorithms[LAYOUTS]; /* by enum gemm_layout */
+    struct audit_tally *tally;                /* in the GPU's memory */
 };
 
-/* Written by gemm_fast_open alone, before any rank runs, and read by all of them. A launch knows
- * nothing but its arguments and its stream, so there is no context that could hold it. */
+/* Written by gemm_fast_open alone, before any rank runs, and read by all of them. */
 static struct fast_path paths[GPUS_MOST];
-static bool path_is_on;
+static int path_count;
 
-extern "C" bool gemm_fast_is_on(void)
-{
-    return path_is_on;
-}
-
-extern "C" bool gemm_fast_takes(const struct gemm_args *args)
+extern "C" enum gemm_way gemm_fast_way(const struct gemm_args *args)
 {
     const int64_t rows_bytes = (args->lda | args->ldb) * 2 | args->ldc * 4;
-    return path_is_on && args->a_type == DTYPE_BF16 && args->b_type == DTYPE_BF16 && args->m > 0 &&
-           args->n > 0 && args->k > 0 && rows_bytes % PACK_ALIGNMENT == 0 &&
-           pack_aligned(args->a) && pack_aligned(args->b) && pack_aligned(args->c);
+    if (taken.path == GEMM_PATH_EXACT || args->b_type != DTYPE_BF16 || args->k <= 0)
+        return GEMM_WAY_EXACT;
+    if (args->a_type == DTYPE_F32)
+        return args->a_rounded ? GEMM_WAY_OWN : GEMM_WAY_EXACT;
+    return rows_bytes % PACK_ALIGNMENT == 0 && pack_aligned(args->a) && pack_aligned(args->b) &&
+                   pack_aligned(args->c)
+               ? GEMM_WAY_LIBRARY
+               : GEMM_WAY_ODD;
+}
+
+/* ---- the tally ------------------------------------------------------------------------------- */
+
+/* Calls `visit` with each GPU that the path was proved on as the current one. */
+template <class Visit> static int each_path(Visit visit)
+{
+    int before = 0;
+    cudaError_t error = cudaGetDevice(&before);
+    for (int gpu = 0; gpu < path_count && error == cudaSuccess; gpu++) {
+        error = cudaSetDevice(gpu);
+        if (error == cudaSuccess)
+            error = visit(&paths[gpu]);
+    }
+    cudaSetDevice(before);
+    return error == cudaSuccess ? 0 : -1;
+}
+
+extern "C" void gemm_fast_use(enum gemm_path path, int64_t tiles)
+{
+    taken.path = path;
+    taken.tiles = tiles;
+    for (auto &count : taken.counts)
+        count = 0;
+    taken.unaudited = 0;
+    if (path != GEMM_PATH_AUDITED)
+        return;
+    if (each_path([](struct fast_path *p) { return cudaMemset(p->tally, 0, sizeof *p->tally); }))
+        taken.unaudited = INT64_MAX; /* a GPU that does not answer is told by the ranks */
+}
+
+extern "C" struct audit_tally *gemm_fast_audit(int64_t *tiles)
+{
+    int gpu = 0;
+    *tiles = taken.tiles;
+    if (taken.path != GEMM_PATH_AUDITED || cudaGetDevice(&gpu) != cudaSuccess)
+        return NULL;
+    return paths[gpu].tally;
+}
+
+extern "C" int gemm_fast_tally(struct gemm_tally *tally)
+{
+    *tally = {taken.counts[GEMM_WAY_LIBRARY], taken.counts[GEMM_WAY_OWN],
+        taken.counts[GEMM_WAY_ODD], taken.counts[GEMM_WAY_EXACT], 0, 0, taken.unaudited, 0};
+    return each_path([&](struct fast_path *p) {
+        struct audit_tally own;
+        const cudaError_t error = cudaMemcpy(&own, p->tally, sizeof own, cudaMemcpyDeviceToHost);
+        if (error != cudaSuccess)
+            return error;
+        tally->elements += (int64_t)own.elements;
+        tally->outside += (int64_t)own.outside;
+        tally->worst = fmax(tally->worst, (double)f32_from_bits(own.worst_bits));
+        return error;
+    });
 }
 
 /* ---- one product ----------------------------------------------------------------------------
@@ -96,7 +179,15 @@ extern "C" int gemm_fast_cuda(const struct gemm_args *args, void *cuda_stream)
 
 /* ---- the proof ------------------------------------------------------------------------------ */
 
-enum { PROOF_M = 1032, PROOF_N = 1064, PROOF_K = 1544 }; /* no multiples of a tile */
+/* No multiples of a tile; pieces of rows begin on multiples of eight, for the sake of GEMM_TN. */
+enum { PIECES = 6 };
+#ifdef CUDA_EMULATOR
+enum { PROOF_M = 136, PROOF_N = 72, PROOF_K = 56 };
+static const int64_t ends[PIECES] = {8, 16, 48, 80, 112, PROOF_M};
+#else
+enum { PROOF_M = 1032, PROOF_N = 1064, PROOF_K = 1544 };
+static const int64_t ends[PIECES] = {8, 16, 80, 208, 720, PROOF_M};
+#endif
 
 /* Device memory of one proof. */
 struct proof {
@@ -169,10 +260,6 @@ static bool proof_open(struct proof *p)
     return good && upload_values(p->a, p->a_size, PROOF_M * PROOF_K, 1) &&
            upload_values(p->b, p->b_size, PROOF_K * PROOF_N, 2);
 }
-
-/* Where pieces of the product's rows end: a few, a tile's, the rest. */
-enum { PIECES = 6 };
-static const int64_t ends[PIECES] = {8, 16, 80, 208, 720, PROOF_M};
 
 static cublasStatus_t multiply_pieces(
     const struct fast_path *path, const struct gemm_args *whole, float *to)
@@ -256,9 +343,18 @@ static int candidates(
     cublasLtMatmulPreferenceOpaque_t preference;
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
     const uint64_t workspace_bytes = 0;
+    const uint32_t alignment = PACK_ALIGNMENT;
     int found = 0;
-    if (describe(&args, &d) != CUBLAS_STATUS_SUCCESS ||
-        cublasLtMatmulPreferenceInit(&preference) != CUBLAS_STATUS_SUCCESS ||
+    bool good = describe(&args, &d) == CUBLAS_STATUS_SUCCESS &&
+                cublasLtMatmulPreferenceInit(&preference) == CUBLAS_STATUS_SUCCESS;
+    for (int operand = 0; operand < 4; operand++)
+        good =
+            good &&
+            cublasLtMatmulPreferenceSetAttribute(&preference,
+                (cublasLtMatmulPreferenceAttributes_t)(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES +
+                                                       operand),
+                &alignment, sizeof alignment) == CUBLAS_STATUS_SUCCESS;
+    if (!good ||
         cublasLtMatmulPreferenceSetAttribute(&preference,
             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
             sizeof reductions) != CUBLAS_STATUS_SUCCESS ||
@@ -352,6 +448,8 @@ static const char *open_path(struct fast_path *path)
     const char *reason = NULL;
     if (!path->handle && cublasLtCreate(&path->handle) != CUBLAS_STATUS_SUCCESS)
         return "cuBLASLt does not start";
+    if (!path->tally && cudaMalloc((void **)&path->tally, sizeof *path->tally) != cudaSuccess)
+        return "no memory for a tally";
     if (!proof_open(&p) || !upload_groups(&p))
         reason = "no memory for the proof";
     for (int layout = 0; layout < LAYOUTS && !reason; layout++) {
@@ -366,13 +464,14 @@ static const char *open_path(struct fast_path *path)
 extern "C" int gemm_fast_open(char *error, int size)
 {
     int gpus = 0;
-    path_is_on = false; /* the proof needs the exact products */
+    taken.path = GEMM_PATH_EXACT; /* which the proof needs */
+    path_count = 0;
     const char *reason = cudaGetDeviceCount(&gpus) == cudaSuccess ? NULL : "no GPU";
     if (gpus > GPUS_MOST)
         reason = "more GPUs than it was written for";
     for (int gpu = 0; gpu < gpus && !reason; gpu++)
         reason = cudaSetDevice(gpu) == cudaSuccess ? open_path(&paths[gpu]) : "a GPU is refused";
-    path_is_on = !reason;
+    path_count = reason ? 0 : gpus;
     if (reason)
         snprintf(error, (size_t)size, "%s", reason);
     return reason ? -1 : 0;
@@ -386,14 +485,25 @@ extern "C" int gemm_fast_open(char *error, int size)
     return -1;
 }
 
-extern "C" bool gemm_fast_is_on(void)
+extern "C" void gemm_fast_use(enum gemm_path, int64_t)
 {
-    return false;
 }
 
-extern "C" bool gemm_fast_takes(const struct gemm_args *)
+extern "C" int gemm_fast_tally(struct gemm_tally *tally)
 {
-    return false;
+    *tally = {};
+    return 0;
+}
+
+extern "C" enum gemm_way gemm_fast_way(const struct gemm_args *)
+{
+    return GEMM_WAY_EXACT;
+}
+
+extern "C" struct audit_tally *gemm_fast_audit(int64_t *tiles)
+{
+    *tiles = 0;
+    return NULL;
 }
 
 extern "C" int gemm_fast_cuda(const struct gemm_args *, void *)

@@ -4,42 +4,14 @@
  * The groups are in device memory, and how many rows each has the host does not know. A launch
  * therefore has as many blocks as any groups of so many rows could need, each block finds its tile
  * by walking along the groups, and those that find none end at once. */
+#include "kernels/expert_tile.cuh"
 #include "kernels/tensor_tile.cuh"
 extern "C" {
+#include "kernels/gemm_audit.h"
 #include "kernels/gemm_fast.h"
-#include "kernels/moe.h"
-}
-
-static __device__ const void *matrix_at(
-    const struct expert_matrices &matrices, int64_t number, int64_t matrix_bytes)
-{
-    if (number < matrices.owned_count)
-        return (const char *)matrices.owned + number * matrix_bytes;
-    return (const char *)matrices.lent + (number - matrices.owned_count) * matrix_bytes;
 }
 
 /* ---- expert matmul --------------------------------------------------------------------------- */
-
-/* The most tiles of rows that groups can have: each may end with one that is not full. */
-static int64_t most_row_tiles(const struct expert_matmul_args *args, int edge)
-{
-    return args->rows / edge + args->group_count;
-}
-
-/* The tile of block `number`, its row that of its group; product -1 where the groups have fewer. */
-template <int EDGE>
-static __device__ struct gemm_tile find_tile(
-    const struct expert_matmul_args &args, int number, int row_tiles)
-{
-    int row = number % row_tiles;
-    for (int group = 0; group < (int)args.group_count; group++) {
-        const int tiles = (int)parts_of(args.groups[group].rows, EDGE);
-        if (row < tiles)
-            return {row, number / row_tiles, group};
-        row -= tiles;
-    }
-    return {0, 0, -1};
-}
 
 /* Continues a tile's chains over one pair of operands. */
 template <class Tiles, bool TURNED>
@@ -95,14 +67,24 @@ extern "C" int expert_matmul_fast_cuda(const void *launched, void *stream)
     return launch_matmul<tensor_tiles>(args, stream);
 }
 
+/* After a product on the fast path, which gave `error`. */
+static int count_matmul(const struct expert_matmul_args *args, int error, void *stream)
+{
+    int64_t tiles;
+    struct audit_tally *tally = gemm_fast_audit(&tiles);
+    gemm_fast_count(GEMM_WAY_OWN, args->type);
+    return error || !tally ? error : expert_matmul_audit(args, tally, tiles, stream);
+}
+
 /* Large tiles where the groups fill them on the average, and there are enough. */
 extern "C" int expert_matmul_cuda(const void *launched, void *stream)
 {
     const struct expert_matmul_args *args = (const struct expert_matmul_args *)launched;
     if (args->rows <= 0 || args->group_count <= 0 || args->n <= 0)
         return cudaSuccess;
-    if (gemm_fast_is_on() && args->type == DTYPE_BF16)
-        return expert_matmul_fast_cuda(launched, stream);
+    if (gemm_fast_takes_experts(args->type))
+        return count_matmul(args, expert_matmul_fast_cuda(launched, stream), stream);
+    gemm_fast_count(GEMM_WAY_EXACT, args->type);
     const int64_t large_tiles = args->rows / LARGE_EDGE * parts_of(args->n, LARGE_EDGE);
     if (args->rows < args->group_count * LARGE_EDGE || large_tiles < FEW_TILES)
         return launch_matmul<exact_tiles<SMALL_EDGE>>(args, stream);
@@ -150,13 +132,32 @@ extern "C" int expert_gradient_fast_cuda(const void *launched, void *stream)
     return launch_gradient<tensor_tiles>(args, stream);
 }
 
+/* On the fast path. Only the device knows which gradients go on from what they hold, so that an
+ * audit keeps all. */
+static int make_and_audit(const struct expert_gradient_args *args, void *stream)
+{
+    const size_t matrix_bytes = (size_t)(args->m * args->n) * sizeof(float);
+    const struct audit_part parts[] = {{args->owned, (size_t)args->owned_count * matrix_bytes},
+        {args->lent, (size_t)args->lent_count * matrix_bytes}};
+    int64_t tiles;
+    struct audit_tally *tally = gemm_fast_audit(&tiles);
+    gemm_fast_count(GEMM_WAY_OWN, args->type);
+    float *before = tally ? audit_copy(parts, 2, stream) : NULL;
+    int error = expert_gradient_fast_cuda(args, stream);
+    if (before && !error)
+        error = expert_gradient_audit(args, before, tally, tiles, stream);
+    audit_drop(before, stream);
+    return error;
+}
+
 extern "C" int expert_gradient_cuda(const void *launched, void *stream)
 {
     const struct expert_gradient_args *args = (const struct expert_gradient_args *)launched;
     if (args->group_count <= 0 || args->m <= 0 || args->n <= 0)
         return cudaSuccess;
-    if (gemm_fast_is_on() && args->type == DTYPE_BF16)
-        return expert_gradient_fast_cuda(launched, stream);
+    if (gemm_fast_takes_experts(args->type))
+        return make_and_audit(args, stream);
+    gemm_fast_count(GEMM_WAY_EXACT, args->type);
     const int64_t large_tiles = parts_of(args->m, LARGE_EDGE) * parts_of(args->n, LARGE_EDGE);
     if (args->group_count * large_tiles < FEW_TILES)
         return launch_gradient<exact_tiles<SMALL_EDGE>>(args, stream);

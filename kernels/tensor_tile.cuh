@@ -7,7 +7,8 @@
  *
  * A block makes 128 x 128 elements, each of its eight warps 64 x 32 as 4 x 4 products of 16 x 8.
  * Shared memory holds rows of A and columns of B with k along them, both halves of two slabs; rows
- * are 80 bytes, so that the words of a fragment lie in 32 banks. Past an end everything is +0. */
+ * are 80 bytes, so that the words of a fragment lie in 32 banks. Past an end everything is +0. An
+ * FP32 operand whose values are BF16's is narrowed on its way there, which loses nothing. */
 #pragma once
 #include "kernels/gemm_tile.cuh"
 
@@ -40,22 +41,37 @@ struct tensor_sums {
  *     b[r]: column lane / 4,          k lane % 4 * 2 + r * 8     and the next */
 #ifdef CUDA_EMULATOR
 
-/* In the emulator the lanes hand each other their fragments. */
+/* In the emulator the lanes hand each other their fragments, two words at a time. The sixteen
+ * products are added to one another first, so that a result is near the exact one and seldom equal
+ * to it. */
+static inline void share_words(uint32_t low, uint32_t high, uint32_t (&words)[2][WARP])
+{
+    const uint64_t both = low | (uint64_t)high << 32;
+    const uint64_t *all = emulated_warp_meet((unsigned)WHOLE_WARP, both, "mma", __builtin_LINE());
+    for (int lane = 0; lane < WARP; lane++) {
+        words[0][lane] = (uint32_t)all[lane];
+        words[1][lane] = (uint32_t)(all[lane] >> 32);
+    }
+}
+
 static inline void multiply_fragments(
     const uint32_t (&a)[4], const uint32_t (&b)[2], float (&sum)[4])
 {
+    uint32_t first[2][WARP], second[2][WARP], columns[2][WARP];
     const int lane = warp_lane();
-    for (int k = 0; k < TENSOR_K; k += 2) {
-        uint32_t rows[2], columns[2];
-        for (int i = 0; i < 2; i++) {
-            const int row_lane = lane / 4 * 4, column_lane = (lane % 4 * 2 + i) * 4;
-            rows[i] = __shfl_sync((unsigned)WHOLE_WARP, a[i + k / 8 * 2], row_lane + k % 8 / 2);
-            columns[i] = __shfl_sync((unsigned)WHOLE_WARP, b[k / 8], column_lane + k % 8 / 2);
+    share_words(a[0], a[1], first);
+    share_words(a[2], a[3], second);
+    share_words(b[0], b[1], columns);
+    for (int e = 0; e < 4; e++) {
+        const int row_lane = lane / 4 * 4, column_lane = (lane % 4 * 2 + e % 2) * 4;
+        float together = 0.0f;
+        for (int k = 0; k < TENSOR_K; k++) {
+            const int from = k % 8 / 2, shift = k % 2 * 16;
+            const uint32_t row = (k < 8 ? first : second)[e / 2][row_lane + from] >> shift;
+            const uint32_t column = columns[k / 8][column_lane + from] >> shift;
+            together += bf16_to_f32((uint16_t)row) * bf16_to_f32((uint16_t)column);
         }
-        for (int e = 0; e < 4; e++)
-            for (int shift = 0; shift < 32; shift += 16)
-                sum[e] += bf16_to_f32((uint16_t)(rows[e / 2] >> shift)) *
-                          bf16_to_f32((uint16_t)(columns[e % 2] >> shift));
+        sum[e] += together;
     }
 }
 
@@ -90,7 +106,7 @@ template <bool ALONG> static __device__ inline piece_place tensor_place(int piec
 
 /* How many elements of the piece exist, where the first is, and whether it is fetched whole. */
 struct tensor_source {
-    const uint16_t *from;
+    const char *from;
     int present;
     bool whole;
 };
@@ -104,8 +120,34 @@ static __device__ inline tensor_source source_of(const gemm_operand<ALONG> &oper
     const int across = ALONG ? rows_left : k_left, along = ALONG ? k_left : rows_left;
     const int present = across > 0 && along > 0 ? along : 0;
     const int64_t at = ALONG ? row * operand.ld + k : k * operand.ld + row;
-    return {(const uint16_t *)operand.from + (present ? at : 0), present,
+    return {operand.from + (present ? at : 0) * dtype_bytes(operand.type), present,
         operand.aligned && present == PIECE};
+}
+
+/* The upper halves of a pair of FP32 words. */
+static __device__ inline uint32_t narrowed_pair(uint32_t low, uint32_t high)
+{
+    return low >> 16 | (high & 0xffff0000u);
+}
+
+/* A piece that exists as a whole. */
+static __device__ inline void fetch_whole(const char *from, enum dtype type, uint32_t *words)
+{
+    uint32_t wide[PIECE / 2];
+    if (type == DTYPE_BF16) {
+        fetch_words(from, words);
+        return;
+    }
+    fetch_words(from, wide);
+    words[0] = narrowed_pair(wide[0], wide[1]), words[1] = narrowed_pair(wide[2], wide[3]);
+    fetch_words(from + PACK_ALIGNMENT, wide);
+    words[2] = narrowed_pair(wide[0], wide[1]), words[3] = narrowed_pair(wide[2], wide[3]);
+}
+
+static __device__ inline uint32_t element_bits(const char *from, enum dtype type, int at)
+{
+    const void *array = from;
+    return type == DTYPE_BF16 ? ((const uint16_t *)array)[at] : ((const uint32_t *)array)[at] >> 16;
 }
 
 template <bool ALONG>
@@ -117,10 +159,11 @@ static __device__ inline void fetch_pieces(const gemm_operand<ALONG> &operand, i
         const tensor_source source =
             source_of(operand, tensor_place<ALONG>(i), first_row, first_k, k_end);
         if (source.whole) {
-            fetch_words((const char *)source.from, pieces->words[i]);
+            fetch_whole(source.from, operand.type, pieces->words[i]);
         } else {
             for (int e = 0; e < PIECE; e++) {
-                const uint32_t half = e < source.present ? source.from[e] : 0;
+                const uint32_t half =
+                    e < source.present ? element_bits(source.from, operand.type, e) : 0;
                 pieces->words[i][e / 2] = e % 2 ? pieces->words[i][e / 2] | half << 16 : half;
             }
         }

@@ -32,6 +32,7 @@ struct settings {
     int devices;
     int64_t memory_bytes; /* of each device */
     int64_t nccl_fails;   /* which group of NCCL fails, counted from 1; 0: none */
+    int64_t cublaslt_varies_below; /* products of fewer rows are summed otherwise; 0: none */
     const char *coverage; /* NULL, or the file that a program appends the kernels that ran to */
 };
 

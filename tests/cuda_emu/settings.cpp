@@ -52,6 +52,7 @@ static struct settings read_settings(void)
     read.devices = (int)read_number("CUDA_EMU_DEVICES", 1, 0, 64);
     read.memory_bytes = read_number("CUDA_EMU_MEMORY_BYTES", 8LL << 30, 1, INT64_MAX);
     read.nccl_fails = read_number("CUDA_EMU_NCCL_FAILS", 0, 1, INT64_MAX);
+    read.cublaslt_varies_below = read_number("CUDA_EMU_CUBLASLT", 0, 1, INT64_MAX);
     read.coverage = getenv("CUDA_EMU_COVERAGE");
     return read;
 }

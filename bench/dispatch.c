@@ -26,6 +26,7 @@
 #include "bench/harness/moe_line.h"
 #include "bench/harness/moe_load.h"
 #include "bench/harness/moe_plan.h"
+#include "bench/harness/products.h"
 #include "bench/harness/moe_run.h"
 #include "bench/harness/report.h"
 #include "bench/harness/units.h"
@@ -301,6 +302,28 @@ static int dump(const char *dir, const struct moe_run *run, char *error, int siz
                : 0;
 }
 
+/* On the fast path once more, each product audited. 0 when it could be judged. */
+static int bound_fast(
+    struct report *report, const struct moe_run *run, int64_t samples, struct case_result *result)
+{
+    char error[256] = "no host memory for a second run";
+    struct case_result scratch = {.rank_count = 0};
+    struct ranks_config untraced = *run->ranks;
+    struct moe_run fast = *run;
+    report_progress(report, "bounding");
+    untraced.device.trace = NULL;
+    fast.ranks = &untraced;
+    products_audit(samples);
+    int status = case_result_init(&scratch, untraced.count);
+    if (status == 0 && moe_run(&fast, &scratch))
+        case_result_fail(result, &fast.failure);
+    else if (status || moe_bound(run, &fast, result, error, sizeof error))
+        fail(result, error);
+    moe_outputs_free(&fast.outputs);
+    case_result_free(&scratch);
+    return result->status == CASE_OK ? 0 : -1;
+}
+
 /* One step, once: memory, bits, loads. 0, or -1 with the reason in the result. */
 static int check_step(struct program_state *p, struct report *report, struct moe_run *run,
     struct moe_inputs *inputs, struct case_result *result)
@@ -312,6 +335,7 @@ static int check_step(struct program_state *p, struct report *report, struct moe
     report_progress(report, "running once");
     run->collect = !case_simulates(&p->common);
     run->timed = TIME_NOTHING;
+    products_gate(&p->common);
     if (moe_run(run, result)) {
         case_result_fail(result, &run->failure);
         return -1;
@@ -325,6 +349,8 @@ static int check_step(struct program_state *p, struct report *report, struct moe
         report_failure(report, EXIT_ENVIRONMENT, "--dump: %s", error);
         return -1;
     }
+    if (products_bounds(&p->common) && bound_fast(report, run, samples, result))
+        return -1;
     return describe_step(p, run, result) ? fail(result, "no host memory for a layout") : 0;
 }
 
@@ -426,12 +452,19 @@ static void measure(struct program_state *p, struct report *report, struct probl
     }
     report_progress(report, "measuring");
     struct ranks_config untraced = *run->ranks; /* a trace shows one pass, not every repetition */
+    struct trace *trace = untraced.device.trace;
     untraced.device.trace = NULL;
-    run->ranks = &untraced;
     run->inputs = &inputs;
     run->collect = false;
+    products_time(&p->common);
+    int status = 0;
+    if (products_bounds(&p->common) && trace) { /* the exact path was: the fast one is shown */
+        trace_clear(trace);
+        status = moe_run(run, result);
+    }
+    run->ranks = &untraced;
     run->timed = case_timed(&p->common);
-    if (moe_run(run, result))
+    if (status || moe_run(run, result))
         case_result_fail(result, &run->failure);
     result->rss_peak_bytes = host_rss_peak_bytes();
     moe_inputs_free(&inputs);

@@ -160,9 +160,6 @@ dispatch="dispatch --impl alltoall,alltoall-ckpt,llep,pipelined-llep --ranks $ra
     --chunk-budget $((8192 / share)) --dtype bf16"
 step 'measure vocab' 60 bash -c "records vocab sample:64 ${vocab//$'\n'/ }"
 step 'measure dispatch' 90 bash -c "records dispatch sample:64 ${dispatch//$'\n'/ }"
-step 'measure vocab on tensor cores' 40 bash -c "records vocab-fast off ${vocab//$'\n'/ } --gemm fast"
-step 'measure dispatch on tensor cores' 60 bash -c \
-    "records dispatch-fast off ${dispatch//$'\n'/ } --gemm fast"
 step 'measure checkpoint' 60 bash -c "records checkpoint sample:64 checkpoint --layers 8 --tokens 16384 \
     --hidden 2880 --ffn 2880 --dtype bf16 --host-budget 0,256M,1G"
 step 'measure optimizer' 60 bash -c "records optimizer sample:64 optimizer --impl all --params 400e6 \

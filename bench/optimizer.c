@@ -490,7 +490,7 @@ int main(int argc, char **argv)
     int status = launch_open("optimizer");
     if (status >= 0)
         return status;
-    static const char *const dropped[] = {"dtype", "pass", NULL};
+    static const char *const dropped[] = {"dtype", "pass", "gemm", NULL};
     const char *names[IMPL_MAX] = {NULL}, *summaries[IMPL_MAX] = {NULL};
     for (int i = 0; adamw_impls[i] && i < IMPL_MAX - 1; i++) {
         names[i] = adamw_impls[i]->name;

@@ -23,6 +23,7 @@
 #include <string.h>
 #include "bench/harness/case.h"
 #include "bench/harness/job.h"
+#include "bench/harness/products.h"
 #include "bench/harness/report.h"
 #include "bench/harness/vocab_check.h"
 #include "bench/harness/vocab_files.h"
@@ -379,24 +380,67 @@ static bool check_once(struct program_state *p, struct report *report, struct vo
     return case_verdict(result) != VERDICT_MISMATCH; /* a wrong result has no time */
 }
 
+/* On the fast path once more, each product audited. True when its outputs are within bounds. */
+static bool bound_fast(struct program_state *p, struct report *report, const struct vocab_run *run,
+    struct case_result *result)
+{
+    char error[256] = "no host memory for a second run";
+    struct case_result scratch = {.rank_count = 0};
+    struct ranks_config untraced = *run->ranks;
+    struct vocab_run fast = *run;
+    int64_t samples;
+    case_check_level(
+        &p->common, vocab_check_operations(&run->inputs->shape, run->backward), &samples);
+    report_progress(report, "bounding");
+    untraced.device.trace = NULL;
+    fast.ranks = &untraced;
+    products_audit(samples);
+    int status = case_result_init(&scratch, untraced.count);
+    if (status == 0 && vocab_run(&fast, &scratch)) {
+        case_result_fail(result, &fast.failure);
+    } else if (status || vocab_bound(run, &fast, result, error, sizeof error)) {
+        result->status = CASE_ERROR;
+        snprintf(result->reason, sizeof result->reason, "check: %s", error);
+    }
+    vocab_outputs_free(&fast.outputs);
+    case_result_free(&scratch);
+    return result->status == CASE_OK && case_verdict(result) != VERDICT_MISMATCH;
+}
+
+/* What was traced was the exact path: the fast one takes its place. 0, or -1. */
+static int trace_fast(struct vocab_run *run, struct case_result *result)
+{
+    trace_clear(run->ranks->device.trace);
+    return vocab_run(run, result);
+}
+
 /* Runs once for memory and bits; when they are right, again for time. */
 static void check_then_measure(struct program_state *p, struct report *report,
     struct vocab_run *run, struct vocab_inputs *inputs, struct case_result *result)
 {
     report_progress(report, "running once");
     run->collect = !case_simulates(&p->common);
+    products_gate(&p->common);
     if (vocab_run(run, result)) {
         case_result_fail(result, &run->failure);
         return;
     }
     if (!launch_follow(check_once(p, report, run, inputs, result)))
         return;
+    bool bounds = products_bounds(&p->common);
+    if (bounds && !launch_follow(bound_fast(p, report, run, result)))
+        return;
     vocab_outputs_free(&run->outputs);
     report_progress(report, "measuring");
+    products_time(&p->common);
+    run->collect = false;
+    if (bounds && run->ranks->device.trace && trace_fast(run, result)) {
+        case_result_fail(result, &run->failure);
+        return;
+    }
     struct ranks_config untraced = *run->ranks; /* a trace shows one pass, not every repetition */
     untraced.device.trace = NULL;
     run->ranks = &untraced;
-    run->collect = false;
     run->timed = case_timed(&p->common);
     if (vocab_run(run, result))
         case_result_fail(result, &run->failure);
@@ -443,6 +487,9 @@ static void run_case(void *context, struct report *report, struct case_result *r
             "tokens", "hidden", "vocab", "dtype", "ignored", "seed"};
         for (int i = 0; i < 6; i++)
             options_absent(p->options, replaced[i]);
+        p->common.dtype = (int)shape.dtype;
+        if (shape.dtype != DTYPE_BF16)
+            options_absent(p->options, "gemm");
         snprintf(result->note, sizeof result->note,
             "loaded: %lld tokens, hidden %lld, vocab %lld, %s",
             (long long)vocab_total_tokens(&shape), (long long)shape.hidden, (long long)shape.vocab,

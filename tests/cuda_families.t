@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
 # Every operator of every family on the emulated CUDA device, at small ragged shapes: each program
-# is run on the CPU, on one GPU that all ranks share (messages by copies), and on a GPU for each rank
+# is run, with exact products, on the CPU, on one GPU that all ranks share (messages by copies), and on a GPU for each rank
 # (NCCL), with threads, blocks and streams in different orders. Each line must be bitwise against the
 # reference, and digests of the outputs, peaks of memory and counts of messages the same on all.
 use strict;
@@ -86,7 +86,9 @@ sub run {
     local %ENV = (%ENV, map { $_ => $device->{$_} } grep { /^CUDA_EMU/ } keys %$device);
     my $records = "$dir/records.json";
     unlink $records;
-    my $text = `$build/emu/bin/$program $arguments --iters 1 --warmup 0 $device->{options} --json $records 2>&1`;
+    my $options = $device->{options};
+    $options .= ' --gemm exact' if $options =~ /cuda/ && $program ne 'optimizer';
+    my $text = `$build/emu/bin/$program $arguments --iters 1 --warmup 0 $options --json $records 2>&1`;
     $text .= sprintf "exit %d\n", $? >> 8 if $?;
     return ($? == 0, $text, map { summary($_) } split /\n/, slurp($records));
 }

@@ -145,10 +145,12 @@ static const struct option common_options[] = {
     {.name = "gemm",
         .kind = OPTION_NAME,
         .at = AT(gemm),
+        .column = "gemm",
         .argument = "HOW",
         .fallback = "exact",
         .names = gemm_names,
-        .help = "on cuda: exact products, or fast on tensor cores; fast with --check off alone"},
+        .help = "products of the timed passes; on cuda, in BF16, fast (tensor cores) where it is "
+                "proved at the start"},
     {.name = "iters",
         .kind = OPTION_COUNT,
         .at = AT(iters),

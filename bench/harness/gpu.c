@@ -34,25 +34,45 @@ int gpu_setup(struct case_options *options, struct options *parsed)
 
 int gemm_fast_open(char *error, int size) __attribute__((weak)); /* NULL without CUDA */
 
+/* Some case has products that tensor cores could make. */
+static bool has_bf16(const struct case_options *options, struct options *parsed)
+{
+    bool found = false;
+    for (options_rewind(parsed); options_next(parsed);)
+        found |= options->dtype == DTYPE_BF16 || options->load; /* whose files say it */
+    options_rewind(parsed);
+    options_next(parsed);
+    return found;
+}
+
 int gpu_setup_products(struct case_options *options, struct options *parsed)
 {
     char error[256] = "this build has no CUDA";
+    bool given = options_given(parsed, "gemm");
     if (options->device_kind != DEV_CUDA) {
-        if (options_given(parsed, "gemm"))
+        if (given)
             return options_refuse(parsed, "gemm", "has an effect on --device cuda alone");
         options_hide(parsed, "gemm");
         return -1;
     }
-    if (options->gemm == GEMM_PATH_EXACT)
+    if (given ? options->gemm == GEMM_PATH_EXACT : !has_bf16(options, parsed))
         return -1;
-    if (options->check != CASE_CHECK_OFF)
-        return options_refuse(parsed, "gemm",
-            "got 'fast', whose bits are not the reference's; allowed: exact, or "
-            "fast with --check off");
-    if (gemm_fast_open && !gemm_fast_open(error, sizeof error))
+    if (gemm_fast_open && !gemm_fast_open(error, sizeof error)) {
+        options_default_name(parsed, "gemm", GEMM_PATH_FAST);
         return -1;
-    options_refuse(parsed, "gemm", "fast is not to be had here: %s", error);
-    return EXIT_ENVIRONMENT;
+    }
+    if (given) {
+        options_refuse(parsed, "gemm", "fast is not to be had here: %s", error);
+        return EXIT_ENVIRONMENT;
+    }
+    fprintf(stderr, "products are exact: tensor cores are not to be had here: %s\n", error);
+    return -1;
+}
+
+void gpu_case(const struct case_options *options, struct options *parsed)
+{
+    if (options->device_kind == DEV_CUDA && options->dtype != DTYPE_BF16 && !options->load)
+        options_absent(parsed, "gemm");
 }
 
 int gpu_describe(const struct case_options *options, json_t *env)

@@ -8,9 +8,13 @@
  * status after one line on stderr. */
 int gpu_setup(struct case_options *options, struct options *parsed);
 
-/* After the check is known: --gemm fast proves its products on every GPU, and is refused where it
- * has no part, where its bits would be checked, and where the proof fails. */
+/* --gemm: unless it says otherwise, products of BF16 problems are timed on the fast path, which is
+ * proved on every GPU here. Where the proof fails it is refused if it was asked for; else products
+ * are exact, and a line on stderr says why. */
 int gpu_setup_products(struct case_options *options, struct options *parsed);
+
+/* In the current case: products of FP32 problems have one path, and none to choose. */
+void gpu_case(const struct case_options *options, struct options *parsed);
 
 /* Adds `gpu` to a record's env: name, count, memory, driver, runtime, message library. 0, or -1
  * when memory is short. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "bench/harness/moe_reference.h"
+#include "bench/harness/products.h"
 #include "bench/harness/tensor_check.h"
 #include "device/launch.h"
 #include "probe/host.h"
@@ -76,14 +77,16 @@ static void list_tensors(const struct moe_run *run, bool declared_combine, bool 
     const struct moe_outputs *o = &run->outputs;
     int64_t total = run->inputs->total, inner = s->experts * s->ffn, outer = s->experts * s->hidden;
     bool c = declared_combine, g = declared_gradient;
-    out[Y] = (struct checked_tensor){"Y", s->dtype, 2, total, s->hidden, o->y, c};
-    out[DX] = (struct checked_tensor){"dX", s->dtype, 2, total, s->hidden, o->dx, c};
-    out[DW] =
-        (struct checked_tensor){"dw", DTYPE_F32, 2, total, s->topk, o->router_gradient, false};
-    out[GATE] =
-        (struct checked_tensor){"dWgate", DTYPE_F32, 2, inner, s->hidden, o->gate_gradient, g};
-    out[UP] = (struct checked_tensor){"dWup", DTYPE_F32, 2, inner, s->hidden, o->up_gradient, g};
-    out[DOWN] = (struct checked_tensor){"dWdown", DTYPE_F32, 2, outer, s->ffn, o->down_gradient, g};
+    out[Y] = (struct checked_tensor){"Y", s->dtype, 2, total, s->hidden, o->y, c, !c};
+    out[DX] = (struct checked_tensor){"dX", s->dtype, 2, total, s->hidden, o->dx, c, !c};
+    out[DW] = (struct checked_tensor){
+        "dw", DTYPE_F32, 2, total, s->topk, o->router_gradient, false, true};
+    out[GATE] = (struct checked_tensor){
+        "dWgate", DTYPE_F32, 2, inner, s->hidden, o->gate_gradient, g, false};
+    out[UP] =
+        (struct checked_tensor){"dWup", DTYPE_F32, 2, inner, s->hidden, o->up_gradient, g, false};
+    out[DOWN] =
+        (struct checked_tensor){"dWdown", DTYPE_F32, 2, outer, s->ffn, o->down_gradient, g, false};
 }
 
 /* Moves the tensors that the run has to the front, keeping which is which. Returns how many. */
@@ -371,4 +374,16 @@ int moe_check(struct moe_checker *checker, struct moe_run *run, struct moe_input
         case_check_text(level, samples, result->against, sizeof result->against);
     moe_order_free(&gate.order);
     return status;
+}
+
+int moe_bound(const struct moe_run *run, const struct moe_run *fast, struct case_result *result,
+    char *error, int size)
+{
+    struct checked_tensor tensors[TENSORS], of_fast[TENSORS];
+    int which[TENSORS];
+    list_tensors(run, false, false, tensors);
+    list_tensors(fast, false, false, of_fast);
+    int count = keep_present(tensors, which);
+    keep_present(of_fast, which);
+    return products_bound(tensors, of_fast, count, result, error, size);
 }

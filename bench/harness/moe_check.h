@@ -24,3 +24,7 @@ int64_t moe_check_operations(const struct moe_inputs *inputs, bool backward);
  * 0, or -1 with `error` when the check itself could not be made. */
 int moe_check(struct moe_checker *checker, struct moe_run *run, struct moe_inputs *inputs,
     enum case_check level, int64_t samples, struct case_result *result, char *error, int size);
+
+/* The same case's outputs on the fast path beside `run`, which was checked (products_bound). */
+int moe_bound(const struct moe_run *run, const struct moe_run *fast, struct case_result *result,
+    char *error, int size);

@@ -135,6 +135,13 @@ void options_default_count(struct options *options, const char *name, int64_t va
         entry->values[0].count = entry->fallback.count = value;
 }
 
+void options_default_name(struct options *options, const char *name, int value)
+{
+    struct option_entry *entry = options_find(options, name, strlen(name));
+    if (entry && !entry->given)
+        entry->values[0].name = entry->fallback.name = value;
+}
+
 static bool is_count_axis(const struct options *options, const struct option_entry *entry)
 {
     return entry && entry->option->kind == OPTION_COUNT && entry->option->axis && entry->set &&

@@ -136,9 +136,10 @@ void options_rewind(struct options *options);
 
 bool options_given(const struct options *options, const char *name);
 
-/* For what another option decides: the default of a count that was not given, and an option that
- * has no part in any case. */
+/* For what another option decides: the default of a count or a name that was not given, and an
+ * option that has no part in any case. */
 void options_default_count(struct options *options, const char *name, int64_t value);
+void options_default_name(struct options *options, const char *name, int value);
 void options_hide(struct options *options, const char *name);
 
 /* A count that is an axis and that the current case takes: its value, and the largest allowed.

@@ -15,6 +15,7 @@
 #include "bench/harness/job.h"
 #include "bench/harness/search.h"
 #include "bench/harness/simulate.h"
+#include "bench/harness/twins.h"
 #include "bench/harness/units.h"
 #include "device/launch.h"
 #include "kernels/isa.h"
@@ -48,6 +49,7 @@ struct report {
 
     struct baseline *baselines;
     int baseline_count, baseline_capacity;
+    struct twins twins;
 
     int64_t cases, started, failed_checks, failed_runs;
     bool failed_check, failed_environment, progress, progress_shown;
@@ -79,6 +81,7 @@ static void measure_columns(struct report *report)
     struct options *options = report->options;
     report->impl_width = (int)strlen("implementation");
     for (options_rewind(options); options_next(options);) {
+        gpu_case(report->common, options);
         const char *impl = report->program->impl_names[report->common->impl];
         report->oversubscribed |= case_oversubscribed(report->common);
         report->shared |= case_shares_gpu(report->common);
@@ -252,6 +255,7 @@ bool report_next(struct report *report)
 {
     if (!launch_all(!interrupt_seen()) || !options_next(report->options))
         return false;
+    gpu_case(report->common, report->options);
     report->started++;
     return true;
 }
@@ -368,44 +372,6 @@ static void print_figures(struct report *report, const struct case_result *resul
         increment, saving, bound);
 }
 
-/* "bitwise", "bitwise (sample:64)", "bitwise, dx dw in declared order" */
-static void print_verdict(FILE *out, const struct case_result *result)
-{
-    enum verdict verdict = case_verdict(result);
-    fputs(verdict == VERDICT_MISMATCH ? "MISMATCH" : verdict_name(verdict), out);
-    if (result->against[0] && strcmp(result->against, "reference") &&
-        strcmp(result->against, verdict_name(verdict)))
-        fprintf(out, " (%s)", result->against);
-    int declared = 0, skipped = 0;
-    for (int i = 0; i < result->tensor_count && verdict != VERDICT_OFF; i++) {
-        if (result->tensors[i].verdict == VERDICT_OFF)
-            fprintf(out, "%s%s", skipped++ ? " " : ", ", result->tensors[i].name);
-    }
-    if (skipped)
-        fputs(" not compared", out);
-    for (int i = 0; i < result->tensor_count; i++) {
-        const struct case_tensor *tensor = &result->tensors[i];
-        if (tensor->declared_order && (tensor->verdict != VERDICT_OFF || verdict == VERDICT_OFF))
-            fprintf(out, "%s%s", declared++ ? " " : ", ", result->tensors[i].name);
-    }
-    if (declared)
-        fputs(" in declared order", out);
-}
-
-static void print_faults(FILE *out, const struct case_result *result, const char *memory_fault)
-{
-    if (result->status != CASE_OK)
-        fprintf(out, "    %s\n", result->reason);
-    for (int i = 0; i < result->tensor_count; i++) {
-        if (result->tensors[i].verdict == VERDICT_MISMATCH)
-            fprintf(out, "    %s\n", result->tensors[i].fault);
-    }
-    if (*memory_fault)
-        fprintf(out, "    memory: %s\n", memory_fault);
-    if (result->note[0])
-        fprintf(out, "    %s\n", result->note);
-}
-
 static void print_line(struct report *report, const struct case_result *result, double saved)
 {
     static const char *const words[] = {"", "OUT OF MEMORY", "ERROR", "skipped"};
@@ -421,7 +387,7 @@ static void print_line(struct report *report, const struct case_result *result, 
     if (result->status == CASE_OK) {
         print_figures(report, result, saved);
         print_figures_of_family(report, result);
-        print_verdict(out, result);
+        report_print_verdict(out, result);
         if (case_memory_fault(result, memory_fault, sizeof memory_fault))
             fputs(", MEMORY FAULT", out);
     } else {
@@ -430,7 +396,7 @@ static void print_line(struct report *report, const struct case_result *result, 
         fputs(words[result->status], out);
     }
     fputc('\n', out);
-    print_faults(out, result, memory_fault);
+    report_print_faults(out, result, memory_fault);
     job_name_ranks(out, result);
 }
 
@@ -494,7 +460,7 @@ void report_case(struct report *report, const struct case_result *result)
     if (report->common->csv && status != EXIT_OK) {
         char fault[CASE_FAULT_MAX] = "";
         case_memory_fault(result, fault, sizeof fault);
-        print_faults(report->err, result, fault);
+        report_print_faults(report->err, result, fault);
     }
     launch_phase("between two cases");
     if (report->common->json && launch_is_main())
@@ -551,6 +517,7 @@ int report_close(struct report *report)
     for (int i = 0; i < report->baseline_count; i++)
         free(report->baselines[i].position);
     free(report->baselines);
+    twins_free(&report->twins);
     free(report->widths);
     if (report->nowhere)
         fclose(report->nowhere);
@@ -581,6 +548,8 @@ int report_run(const struct case_options *common, struct options *options,
             run_case(context, report, &result);
         else if (search_run(common, options, report, run_case, context, &result))
             report_failure(report, EXIT_ENVIRONMENT, "no memory for a case's result");
+        if (twins_compare(&report->twins, options, program->impl_names[common->impl], &result))
+            report_failure(report, EXIT_ENVIRONMENT, "no memory to compare cases");
         report_case(report, &result);
         if (searched)
             options_set_count(options, common->search, given);

@@ -66,6 +66,13 @@ void report_record_figures(
 /* The exit status that one case asks for. */
 int report_exit_status(const struct case_options *common, const struct case_result *result);
 
+/* "bitwise", "bitwise (sample:64)", "bounded, at most 3% of the bound, dW in declared order". */
+void report_print_verdict(FILE *out, const struct case_result *result);
+
+/* What stands under the line: the reason, each mismatch, the note, and the ways of products.
+ * memory_fault: case_memory_fault's text, "" = none. */
+void report_print_faults(FILE *out, const struct case_result *result, const char *memory_fault);
+
 /* One header and one line per case; columns are fixed by the program's options. */
 void report_csv_header(FILE *out, const struct options *options, const char *const *figures);
 void report_csv_case(FILE *out, const struct options *options, const char *op, const char *impl,

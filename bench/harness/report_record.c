@@ -34,6 +34,12 @@ static json_t *tensor_json(const struct case_tensor *tensor)
     json_object_set_new(object, "verdict", json_string(verdict_name(tensor->verdict)));
     if (tensor->digest[0])
         json_object_set_new(object, "digest", json_string(tensor->digest));
+    if (tensor->exact_digest[0]) {
+        json_t *exact = subobject(object, "exact");
+        json_object_set_new(exact, "verdict", json_string(verdict_name(tensor->exact_verdict)));
+        json_object_set_new(exact, "digest", json_string(tensor->exact_digest));
+        set_real(object, "distance", tensor->distance);
+    }
     json_object_set_new(
         object, "order", json_string(tensor->declared_order ? "declared" : "default"));
     if (tensor->has_ulp) {
@@ -53,6 +59,16 @@ static void record_check(json_t *record, const struct case_result *result)
     rec_str(record, "check.verdict", verdict_name(case_verdict(result)));
     if (result->against[0])
         rec_str(record, "check.against", result->against);
+    if (result->products.present) {
+        const struct case_products *products = &result->products;
+        rec_int(record, "check.products.library", products->library);
+        rec_int(record, "check.products.own", products->own);
+        rec_int(record, "check.products.odd", products->odd);
+        rec_int(record, "check.products.exact", products->exact);
+        rec_int(record, "check.products.elements", products->elements);
+        rec_int(record, "check.products.outside", products->outside);
+        rec_real(record, "check.products.worst", products->worst);
+    }
     if (!result->tensor_count)
         return;
     json_t *outputs = json_object();

@@ -37,8 +37,21 @@ struct case_tensor {
     bool has_ulp;        /* distance from the default order's result */
     int64_t ulp_max;
     double ulp_mean;
-    char digest[DIGEST_TEXT];   /* "" = absent */
-    char fault[CASE_FAULT_MAX]; /* of a mismatch: check_describe's line */
+    char digest[DIGEST_TEXT]; /* "" = absent */
+    bool by_row; /* an element is one row's and no sum is cut: all schedules give the same bits */
+    enum verdict exact_verdict;     /* of a fast path's outputs (products.h): the exact ones' */
+    char exact_digest[DIGEST_TEXT]; /* "" = absent, with what follows */
+    double distance;                /* |fast - exact| / |exact| */
+    char fault[CASE_FAULT_MAX];     /* of a mismatch: check_describe's line */
+};
+
+/* The audited products of the fast path (kernels/gemm_fast.h, whose tally this is). */
+struct case_products {
+    bool present;
+    int64_t library, own, odd, exact;
+    int64_t elements, outside;
+    double worst;
+    bool inside; /* on every process */
 };
 
 /* The memory of one rank in one window: the whole timed pass, or one half of it. */
@@ -81,6 +94,7 @@ struct case_result {
     char against[64]; /* case_check_text; "" = off */
     struct case_tensor tensors[CASE_TENSORS_MAX];
     int tensor_count;
+    struct case_products products;
 
     struct timing time; /* the slowest rank's samples; count 0 = not timed */
     bool simulated;

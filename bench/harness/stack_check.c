@@ -2,6 +2,7 @@
 #include "bench/harness/stack_check.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include "bench/harness/products.h"
 #include "bench/harness/tensor_check.h"
 #include "device/launch.h"
 #include "reference/stack.h"
@@ -28,12 +29,12 @@ static int list_tensors(
     const struct stack_shape *s = &run->inputs->shape;
     const int64_t layers = s->ranks * s->layers;
     const struct checked_tensor all[TENSORS] = {
-        {"Y", s->dtype, 2, run->inputs->total, s->hidden, out->y, false},
-        {"dX", s->dtype, 2, run->inputs->total, s->hidden, out->dx, false},
-        {"dgain", DTYPE_F32, 2, layers, s->hidden, out->dgain, false},
-        {"dWgate", DTYPE_F32, 2, layers * s->hidden, s->ffn, out->dgate, false},
-        {"dWup", DTYPE_F32, 2, layers * s->hidden, s->ffn, out->dup, false},
-        {"dWdown", DTYPE_F32, 2, layers * s->ffn, s->hidden, out->ddown, false}};
+        {"Y", s->dtype, 2, run->inputs->total, s->hidden, out->y, false, true},
+        {"dX", s->dtype, 2, run->inputs->total, s->hidden, out->dx, false, true},
+        {"dgain", DTYPE_F32, 2, layers, s->hidden, out->dgain, false, true},
+        {"dWgate", DTYPE_F32, 2, layers * s->hidden, s->ffn, out->dgate, false, true},
+        {"dWup", DTYPE_F32, 2, layers * s->hidden, s->ffn, out->dup, false, true},
+        {"dWdown", DTYPE_F32, 2, layers * s->ffn, s->hidden, out->ddown, false, true}};
     const int count = run->backward ? TENSORS : 1;
     for (int i = 0; i < count; i++)
         tensors[i] = all[i];
@@ -234,4 +235,13 @@ int stack_check(struct stack_checker *checker, const struct stack_run *run, enum
     if (level != CASE_CHECK_OFF)
         case_check_text(level, samples, result->against, sizeof result->against);
     return status;
+}
+
+int stack_bound(const struct stack_run *run, const struct stack_run *fast,
+    struct case_result *result, char *error, int size)
+{
+    struct checked_tensor tensors[TENSORS], of_fast[TENSORS];
+    int count = list_tensors(run, &run->outputs, tensors);
+    list_tensors(fast, &fast->outputs, of_fast);
+    return products_bound(tensors, of_fast, count, result, error, size);
 }

@@ -27,6 +27,10 @@ int64_t stack_check_operations(const struct stack_shape *shape, bool backward);
 int stack_check(struct stack_checker *checker, const struct stack_run *run, enum case_check level,
     int64_t samples, struct case_result *result, char *error, int size);
 
+/* The same case's outputs on the fast path beside `run`, which was checked (products_bound). */
+int stack_bound(const struct stack_run *run, const struct stack_run *fast,
+    struct case_result *result, char *error, int size);
+
 /* The reference's result of all ranks. 0, or -1 with `error`. The outputs are the caller's. */
 int stack_reference(const struct stack_inputs *inputs, bool backward, struct stack_outputs *want,
     char *error, int size);

@@ -25,6 +25,7 @@ int tensors_digest(const struct checked_tensor *tensors, int count, struct case_
         digest_finish(d, out->digest);
         out->verdict = VERDICT_OFF;
         out->declared_order = t->declared;
+        out->by_row = t->by_row;
     }
     return 0;
 }

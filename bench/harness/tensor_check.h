@@ -13,6 +13,7 @@ struct checked_tensor {
     int64_t rows, columns;
     const void *got;
     bool declared; /* summed in a declared order, not in the default one */
+    bool by_row;   /* as of struct case_tensor */
 };
 
 /* Adds each tensor to the result with its digest and the verdict `off`. 0, or -1 when memory is

@@ -3,6 +3,7 @@
 #include "bench/harness/vocab_check.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include "bench/harness/products.h"
 #include "bench/harness/tensor_check.h"
 #include "bench/harness/vocab_reference.h"
 #include "device/launch.h"
@@ -64,15 +65,15 @@ static int list_tensors(const struct vocab_run *run, const struct vocab_order *o
     const struct vocab_shape *shape = &run->inputs->shape;
     const struct vocab_outputs *o = &run->outputs;
     int64_t tokens = vocab_total_tokens(shape);
-    out[0] = (struct checked_tensor){"loss", DTYPE_F32, 1, tokens, 1, o->loss, false};
-    out[1] = (struct checked_tensor){"max", DTYPE_F32, 1, tokens, 1, o->max, false};
-    out[2] = (struct checked_tensor){"log_z", DTYPE_F32, 1, tokens, 1, o->log_z, false};
+    out[0] = (struct checked_tensor){"loss", DTYPE_F32, 1, tokens, 1, o->loss, false, true};
+    out[1] = (struct checked_tensor){"max", DTYPE_F32, 1, tokens, 1, o->max, false, true};
+    out[2] = (struct checked_tensor){"log_z", DTYPE_F32, 1, tokens, 1, o->log_z, false, true};
     if (!run->backward)
         return 3;
     out[3] = (struct checked_tensor){
-        "dX", shape->dtype, 2, tokens, shape->hidden, o->dx, !vocab_order_default_dx(order)};
-    out[4] = (struct checked_tensor){
-        "dW", DTYPE_F32, 2, shape->vocab, shape->hidden, o->dw, !vocab_order_default_dw(order)};
+        "dX", shape->dtype, 2, tokens, shape->hidden, o->dx, !vocab_order_default_dx(order), false};
+    out[4] = (struct checked_tensor){"dW", DTYPE_F32, 2, shape->vocab, shape->hidden, o->dw,
+        !vocab_order_default_dw(order), false};
     return 5;
 }
 
@@ -246,4 +247,20 @@ int vocab_check(struct vocab_checker *checker, struct vocab_run *run, struct voc
         case_check_text(level, samples, result->against, sizeof result->against);
     vocab_order_free(&order);
     return status;
+}
+
+int vocab_bound(const struct vocab_run *run, const struct vocab_run *fast,
+    struct case_result *result, char *error, int size)
+{
+    struct vocab_order order;
+    struct checked_tensor tensors[TENSORS], of_fast[TENSORS];
+    if (vocab_order_init(&order, run->inputs->shape.ranks)) {
+        snprintf(error, (size_t)size, "no host memory for the order");
+        return -1;
+    }
+    run->impl->order(&run->inputs->shape, run->options, &order);
+    int count = list_tensors(run, &order, tensors);
+    list_tensors(fast, &order, of_fast);
+    vocab_order_free(&order);
+    return products_bound(tensors, of_fast, count, result, error, size);
 }

@@ -23,3 +23,7 @@ int64_t vocab_check_operations(const struct vocab_shape *shape, bool backward);
  * 0, or -1 with `error` when the check itself could not be made. */
 int vocab_check(struct vocab_checker *checker, struct vocab_run *run, struct vocab_inputs *inputs,
     enum case_check level, int64_t samples, struct case_result *result, char *error, int size);
+
+/* The same case's outputs on the fast path beside `run`, which was checked (products_bound). */
+int vocab_bound(const struct vocab_run *run, const struct vocab_run *fast,
+    struct case_result *result, char *error, int size);

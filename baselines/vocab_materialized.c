@@ -120,6 +120,7 @@ static void input_gradient(struct vocab *v, const float *residual)
     gemm(dev_main_stream(v->dev), &(struct gemm_args){.layout = GEMM_NN,
                                       .init = GEMM_FRESH,
                                       .a_type = DTYPE_F32,
+                                      .a_rounded = v->shape.dtype == DTYPE_BF16,
                                       .b_type = v->shape.dtype,
                                       .m = tokens,
                                       .n = hidden,

@@ -74,6 +74,7 @@ static struct gemm_args shard_product(const struct sum *sum, int shard)
     int64_t row_bytes = hidden * dtype_bytes(v->shape.dtype);
     return (struct gemm_args){.layout = GEMM_NN,
         .a_type = DTYPE_F32,
+        .a_rounded = v->shape.dtype == DTYPE_BF16,
         .b_type = v->shape.dtype,
         .m = tokens,
         .n = hidden,
@@ -103,6 +104,7 @@ static struct gemm_args batch_product(const struct sum *sum, int batch)
     int64_t rows = shard_rows(v, v->rank), hidden = v->shape.hidden;
     return (struct gemm_args){.layout = GEMM_TN,
         .a_type = DTYPE_F32,
+        .a_rounded = v->shape.dtype == DTYPE_BF16,
         .b_type = v->shape.dtype,
         .m = rows,
         .n = hidden,

@@ -43,6 +43,26 @@ run --model e2e-667b --gpus 64 --context 128K --baseline fsdp2 --baseline-degree
 grep -q 'does not fit' "$scratch/out" && grep -q 'what breaks: logits' "$scratch/out"
 ok 'at published degrees the baseline breaks at 128K, and on what' $?
 
+# RelayMoE's configurations: as many parameters, within 2 %, as their table says.
+lower=$(sed '/^#/d; /^name,/d' results/paper/relaymoe_configs.csv | tr '[:upper:]' '[:lower:]')
+sizes=0
+while IFS=, read -r name layers hidden ffn experts topk billions; do
+    model=profiles/models/$name.txt
+    [ -r "$model" ] || model=profiles/models/relay-$name.txt
+    rm -f "$scratch/m.jsonl"
+    run --model "$model" --gpus 8 --profile h100-64gb-4 --context 32K --sequence-group 4 --json "$scratch/m.jsonl" || break
+    params=$(sed 's/.*"parameters": *\([0-9]*\).*/\1/' "$scratch/m.jsonl")
+    awk -v n="$params" -v b="$billions" 'BEGIN { exit !(n > b * 0.98e9 && n < b * 1.02e9) }' || break
+    for width in "layers $layers" "hidden $hidden" "ffn $ffn" "experts $experts" "topk $topk"; do
+        grep -q "^width ${width% *}  *${width#* }\$" "$model" || break 2
+    done
+    sizes=$((sizes + 1))
+done <<END
+$lower
+END
+[ "$sizes" -eq 13 ]
+ok "RelayMoE's thirteen configurations have the printed widths and sizes: $sizes" $?
+
 # refused OPTION MESSAGE ARGUMENT...
 refused()
 {

@@ -82,6 +82,7 @@ static int record_budget(const struct plan *p, const struct model_budget *budget
             snprintf(path, sizeof path, "figures.term_%d_bytes", i);
             rec_int(record, path, budget->term[i].bytes);
         }
+        rec_int(record, "figures.parameters", p->list.params);
         rec_int(record, "figures.guaranteed_bytes", budget->device_bytes);
         rec_int(record, "figures.balanced_bytes", budget->balanced_bytes);
         rec_int(record, "figures.host_bytes", budget->host_bytes);

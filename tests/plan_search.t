@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # plan --search: the parts' sum is the whole step's time, what is given stays, the same twice, and why
 # others lost.
+# shellcheck disable=SC2086 # lists of options are meant to fall apart into words
 set -u
 cd "$(dirname "$0")/.." || exit 1
 plan=${BUILDDIR:-build}/bin/plan

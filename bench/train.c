@@ -26,6 +26,7 @@
 #include "device/launch.h"
 #include "kernels/attention.h"
 #include "probe/npy.h"
+#include "probe/trace.h"
 
 static const char description[] =
     "bigram    nats per byte of a model that knows how often each byte follows each other one in\n"
@@ -272,6 +273,14 @@ static void write_routes(struct program_state *p, const struct model_shape *shap
     printf("  choices in %s, [step, layer, rank, token, slot]\n", path);
 }
 
+static void write_trace(struct program_state *p, const struct trace *trace)
+{
+    if (!trace || !launch_is_main() || !trace_write(trace, p->common.trace))
+        return;
+    fprintf(stderr, "train: --trace: cannot write %s\n", p->common.trace);
+    p->failed_environment = true;
+}
+
 /* Runs the case and says how it went, on the main process; `run` is filled. */
 static void train(struct program_state *p, const struct model_options *options,
     struct train_run *run, struct case_result *result)
@@ -305,7 +314,8 @@ static void run_case(struct program_state *p, struct dev_pool *pool)
     char error[512];
     struct model_shape shape = current_shape(p);
     struct model_options options = current_options(p);
-    struct ranks_config ranks = case_ranks_config(&p->common, pool, NULL);
+    struct trace *trace = p->common.trace ? trace_create() : NULL;
+    struct ranks_config ranks = case_ranks_config(&p->common, pool, trace);
     struct train_routing routing = {.routes = NULL};
     struct case_result result = {.status = CASE_ERROR};
     bool dumps = p->line.dump_routes && !p->has_case;
@@ -320,8 +330,10 @@ static void run_case(struct program_state *p, struct dev_pool *pool)
         .progress = print_progress,
         .context = p};
     if (case_simulates(&p->common) &&
-        train_routing_read(&routing, p->line.routing, &shape, error, sizeof error))
-        return; /* looked at before: a trace that has changed since */
+        train_routing_read(&routing, p->line.routing, &shape, error, sizeof error)) {
+        trace_free(trace);
+        return; /* looked at before: a file that has changed since */
+    }
     run.alike = case_simulates(&p->common) && routing.even && !p->line.all_ranks;
     begin_group(p);
     printf("%s: %s, %s, %s, %s on %s\n", composition_names[p->line.composition],
@@ -335,13 +347,16 @@ static void run_case(struct program_state *p, struct dev_pool *pool)
     fflush(stdout);
     if (dumps)
         run.routes = malloc((size_t)(routes * model_tokens(&shape) * shape.topk) * sizeof(int32_t));
-    if (!launch_all(!case_result_init(&result, shape.layout.ranks) && (run.routes || !dumps))) {
+    if (!launch_all(!case_result_init(&result, shape.layout.ranks) && (run.routes || !dumps) &&
+                    (trace || !p->common.trace))) {
         if (launch_is_main())
             fputs("train: no memory for a case's result\n", stderr);
         p->failed_environment = true;
     } else {
         train(p, &options, &run, &result);
+        write_trace(p, trace);
     }
+    trace_free(trace);
     free(run.routes);
     train_routing_free(&routing);
     p->last_composition = p->line.composition;

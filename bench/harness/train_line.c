@@ -197,7 +197,7 @@ static void name_families(void)
 static struct option_group common_group(struct case_options *common)
 {
     static const char *const dropped[] = {"impl", "dtype", "pass", "gemm", "iters", "warmup",
-        "min-time", "check", "search", "search-step", "csv", "trace", "load", "dump", NULL};
+        "min-time", "check", "search", "search-step", "csv", "load", "dump", NULL};
     struct option_group group = case_group(common, NULL);
     case_group_drop(common, &group, dropped);
     for (int i = 0; i < common->table_count; i++) {

@@ -107,6 +107,19 @@ static int note_times(struct on_rank *r, int64_t step, const struct times *mine)
     return status;
 }
 
+/* A trace is of the last step alone. */
+static int clear_trace(struct on_rank *r, int64_t step)
+{
+    struct trace *trace = r->run->ranks->device.trace;
+    if (!trace || step + 1 < r->run->steps)
+        return 0;
+    if (comm_barrier(r->rank->comm))
+        return -1;
+    if (r->rank->index == 0)
+        trace_clear(trace);
+    return 0; /* a barrier follows */
+}
+
 static int train(struct on_rank *r)
 {
     struct device *dev = r->rank->dev;
@@ -120,7 +133,7 @@ static int train(struct on_rank *r)
         if (r->rank->index % launch_ranks_per_process() == 0)
             launch_phase("%s, step %lld", r->run->name, (long long)step + 1);
         comm_traffic_reset(r->rank->comm);
-        if (comm_barrier(r->rank->comm))
+        if (clear_trace(r, step) || comm_barrier(r->rank->comm))
             return -1;
         read_clocks(r->rank, &times);
         if (model_step(&r->model, r->tokens, r->targets, &loss) != DEV_OK)

@@ -4,6 +4,7 @@ Usage: live_sets.py CSV OUT     (OUT without extension; writes OUT.svg and OUT.p
 """
 
 from style import in_order, look, plt, read, run, save, second_unit, unit_of
+from matplotlib.collections import PolyCollection  # after style, which says what is missing
 
 
 def steps_of(lines):
@@ -20,20 +21,52 @@ def steps_of(lines):
     return times, {name: values for name, values in sets.items() if any(values)}
 
 
+def thinned(times, sets, bins=600):
+    """At most two samples for every 1/bins of the time: the fullest, and the last. No peak is lost."""
+    if len(times) <= 2 * bins:
+        return times, sets
+    totals = [sum(values) for values in zip(*sets.values())]
+    kept, width = {}, (times[-1] - times[0]) / bins
+    for i, time in enumerate(times):
+        at = int((time - times[0]) / width)
+        fullest = kept.get(at, (i, i))[0]
+        kept[at] = (i if totals[i] > totals[fullest] else fullest, i)
+    chosen = sorted({i for pair in kept.values() for i in pair})
+    return [times[i] for i in chosen], {
+        name: [values[i] for i in chosen] for name, values in sets.items()
+    }
+
+
+def outlines(x, base, top):
+    """Polygons around what lies between two lines of steps, without those where it is nothing."""
+    polygons, upper, lower = [], [], []
+    for i in range(len(base)):
+        if top[i] > base[i]:
+            for line, height in ((upper, top[i]), (lower, base[i])):
+                if line and line[-1][1] == height:
+                    line.pop()
+                else:
+                    line.append((x[i], height))
+                line.append((x[i + 1], height))
+        if upper and (top[i] == base[i] or i + 1 == len(base)):
+            polygons.append(upper + lower[::-1])
+            upper, lower = [], []
+    return polygons
+
+
 def draw_panel(axes, impl, kind, times, sets, end_s, units):
     """One implementation: a stack of steps, and its peak."""
     (bytes_unit, _), (seconds_unit, _) = units
     x = [time * seconds_unit for time in times] + [end_s * seconds_unit]
-    base = [0.0] * len(x)
+    base = [0.0] * len(times)
     for name in in_order(sets):
-        values = sets[name] + sets[name][-1:]
-        top = [low + value / bytes_unit for low, value in zip(base, values)]
+        top = [low + value / bytes_unit for low, value in zip(base, sets[name])]
         colour, hatch = look(name)
-        axes.fill_between(
-            x, base, top, step="post", facecolor=colour, hatch=hatch, edgecolor="#222222",
+        axes.add_collection(PolyCollection(
+            outlines(x, base, top), facecolor=colour, hatch=hatch, edgecolor="#222222",
             linewidth=0.4, linestyle="-" if kind == "measured" else "--", label=name,
             gid=f"mark-{impl}-{name}",
-        )
+        ))
         base = top
     peak = max(base)
     axes.axhline(peak, color="#222222", linewidth=0.8, linestyle=":")
@@ -45,8 +78,8 @@ def draw(path, out):
     lines = read(path)
     impls = list(dict.fromkeys((line["impl"], line["kind"]) for line in lines))
     panels = [
-        (impl, kind, *steps_of([a for a in lines if (a["impl"], a["kind"]) == (impl, kind)]))
-        for impl, kind in impls
+        (*of, *thinned(*steps_of([line for line in lines if (line["impl"], line["kind"]) == of])))
+        for of in impls
     ]
     most = max(sum(values) for *_, sets in panels for values in zip(*sets.values()))
     longest_s = max(times[-1] for *_, times, _ in panels)

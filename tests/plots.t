@@ -98,7 +98,7 @@ has chunks-measured 6 'chunks: a line for each routing'
 has sco-measured 2 'sco: device memory against host memory'
 has optimizer-measured 2 'optimizer: buckets'
 has history 8 'history: the streaming schedules over commits'
-has live_sets-vocab 8 'live sets: of the fullest rank, while it works'
+has live_sets-vocab 12 'live sets: of the fullest rank, until its work ends'
 has streams-vocab 4 'streams: what is no waiting'
 grep -qx 'materialized,measured,0,main,kernel,gemm,2e-05,9e-05' "$csv/streams-vocab.csv"
 ok $? 'streams: the clock starts with the first work'

@@ -54,6 +54,12 @@ ok 'a record for each case, with its verdict' $?
     [ "$(grep -c 'against composed: equal, bit for bit' "$scratch/out")" -eq 2 ]
 ok 'the standard step follows the orders of chosen implementations' $?
 
+# Attention runs twice in a checkpointed step, on each rank.
+"$train" "${small[@]}" --steps 2 --ranks 2 --text LICENSE --composition composed --trace "$scratch/trace.json" \
+    >"$scratch/out" 2>"$scratch/err" &&
+    [ "$(grep -c '"name":"attention"' "$scratch/trace.json")" -eq 4 ] && grep -q '"name":"memory"' "$scratch/trace.json"
+ok 'a trace shows the last step of both ranks' $?
+
 "$build/bin/replay" --routing "$scratch/routes/routes.npy" --ranks 2 --experts 4 >"$scratch/out" 2>"$scratch/err" &&
     grep -q '6 steps' "$scratch/out"
 ok 'the routes that were dumped are read back as a trace' $?

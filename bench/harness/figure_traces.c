@@ -17,6 +17,7 @@ struct timeline {
     char family[NAME_MAX_LENGTH], impl[NAME_MAX_LENGTH], kind[NAME_MAX_LENGTH];
     json_t *root; /* owned */
     const json_t *events;
+    json_t *streams;         /* owned: names of the fullest rank's threads, by number */
     json_int_t process;      /* of the fullest rank */
     double begin_us, end_us; /* of its spans */
 };
@@ -49,6 +50,11 @@ static double number_of(const json_t *event, const char *key)
     return json_number_value(json_object_get(event, key));
 }
 
+static void thread_number(const json_t *event, char *text, size_t size)
+{
+    snprintf(text, size, "%lld", (long long)json_integer_value(json_object_get(event, "tid")));
+}
+
 /* Waiting is no work: a stream that waits for the first piece of it does not start the clock. */
 static bool is_work(const json_t *event)
 {
@@ -79,10 +85,28 @@ static void choose_rank(struct timeline *at)
     }
 }
 
+/* Once for all spans: a trace of many ranks has millions. */
+static void name_streams(struct timeline *at)
+{
+    size_t i;
+    json_t *event;
+    char number[32];
+    at->streams = json_object();
+    json_array_foreach(at->events, i, event)
+    {
+        if (!is_phase(event, "M") || strcmp(text_of(event, "name"), "thread_name"))
+            continue;
+        thread_number(event, number, sizeof number);
+        json_object_set(
+            at->streams, number, json_object_get(json_object_get(event, "args"), "name"));
+    }
+}
+
 static void timeline_free(struct timeline *at)
 {
     json_decref(at->root);
-    at->root = NULL;
+    json_decref(at->streams);
+    at->root = at->streams = NULL;
 }
 
 /* name: FAMILY.IMPL.KIND.json. 0, or -1 with `error` filled. */
@@ -109,6 +133,7 @@ static int timeline_read(
         return -1;
     }
     choose_rank(at);
+    name_streams(at);
     return 0;
 }
 
@@ -128,53 +153,49 @@ static bool is_sample(const struct timeline *at, const json_t *event)
            json_integer_value(json_object_get(event, "pid")) == at->process;
 }
 
-/* What was live when the clock starts stands at 0. */
+static void write_sample(FILE *out, const struct timeline *at, const json_t *sample, double ts_us)
+{
+    const char *set;
+    json_t *bytes;
+    json_object_foreach(json_object_get(sample, "args"), set, bytes)
+    {
+        write_identity(out, at);
+        csv_real(out, fmax((ts_us - at->begin_us) / 1e6, 0));
+        csv_text(out, set);
+        csv_figure(out, json_number_value(bytes));
+        fputc('\n', out);
+    }
+}
+
+/* What was live when the clock starts stands at 0; the last of it stays until the work ends. */
 static void write_live_sets(FILE *out, const struct timeline *at)
 {
     size_t i;
-    json_t *event, *bytes;
-    const char *set;
+    const json_t *event, *last = NULL;
     json_array_foreach(at->events, i, event)
     {
         if (!is_sample(at, event))
             continue;
-        double seconds = (number_of(event, "ts") - at->begin_us) / 1e6;
-        json_object_foreach(json_object_get(event, "args"), set, bytes)
-        {
-            write_identity(out, at);
-            csv_real(out, fmax(seconds, 0));
-            csv_text(out, set);
-            csv_figure(out, json_number_value(bytes));
-            fputc('\n', out);
-        }
+        write_sample(out, at, event, number_of(event, "ts"));
+        last = event;
     }
-}
-
-/* The thread names of the rank, by thread number. */
-static const char *stream_of(const struct timeline *at, const json_t *span)
-{
-    size_t i;
-    json_t *event;
-    json_array_foreach(at->events, i, event)
-    {
-        if (is_phase(event, "M") && !strcmp(text_of(event, "name"), "thread_name") &&
-            json_equal(json_object_get(event, "tid"), json_object_get(span, "tid")))
-            return text_of(json_object_get(event, "args"), "name");
-    }
-    return "";
+    if (last)
+        write_sample(out, at, last, at->end_us);
 }
 
 static void write_streams(FILE *out, const struct timeline *at)
 {
     size_t i;
     json_t *event;
+    char number[32];
     json_array_foreach(at->events, i, event)
     {
         if (!is_work(event) || json_integer_value(json_object_get(event, "pid")) != at->process)
             continue;
         double begin_us = number_of(event, "ts") - at->begin_us;
         write_identity(out, at);
-        csv_text(out, stream_of(at, event));
+        thread_number(event, number, sizeof number);
+        csv_text(out, text_of(at->streams, number));
         csv_text(out, text_of(event, "cat"));
         csv_text(out, text_of(event, "name"));
         csv_real(out, begin_us / 1e6);

@@ -113,7 +113,7 @@ static int clear_trace(struct on_rank *r, int64_t step)
     struct trace *trace = r->run->ranks->device.trace;
     if (!trace || step + 1 < r->run->steps)
         return 0;
-    if (comm_barrier(r->rank->comm))
+    if (dev_sync(r->rank->dev) != DEV_OK || comm_barrier(r->rank->comm))
         return -1;
     if (r->rank->index == 0)
         trace_clear(trace);

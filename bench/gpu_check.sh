@@ -146,7 +146,7 @@ export bin out
 step 'gate every kernel' 120 bash -c kernels
 step 'gate exp and log, all values' 60 "$BUILDDIR/gpu/arith_device"
 step 'gate digests of every family' 150 bash -c digests
-! step 'bars of kernels' 60 "$BUILDDIR/gpu/gpu_bars" || sed 's/^/    /' "$out/logs/bars_of_kernels.log"
+! step 'bars of kernels' 60 "$BUILDDIR/gpu/gpu_bars" "$out/ceilings.json" || sed 's/^/    /' "$out/logs/bars_of_kernels.log"
 
 # ---- every family at full shape ------------------------------------------------------------------------
 
@@ -172,5 +172,9 @@ step 'measure tables' "$(left)" bash -c tables
 for log in "$out"/logs/measure_*.log; do
     [ ! -s "$log" ] || sed 's/^/    /' "$log"
 done
+bars=("$bin/bars")
+[ ! -s "$out/ceilings.json" ] || bars+=(--ceilings "$out/ceilings.json")
+compgen -G "$out/*.jsonl" >/dev/null && bars+=("$out")
+! step 'bars of operators' 20 "${bars[@]}" || sed 's/^/    /' "$out/logs/bars_of_operators.log"
 echo "gpu: $((SECONDS - began)) s in all; records in $out"
 exit $failed

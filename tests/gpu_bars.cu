@@ -6,9 +6,12 @@
  * only moves memory at 85 % of the copy in device memory. Each figure is the median of nine, after
  * one that is thrown away. bench/gpu_check.sh builds and runs it.
  *
+ * Usage: gpu_bars [FILE]    FILE: the ceilings as JSON, for build/bin/bars
+ *
  * Exit status: 0 every bar is met, 1 one is not, 3 no device or an error of the device. */
 #include "kernels/launch.cuh"
 #include <algorithm>
+#include <errno.h>
 #ifdef HAVE_CUBLASLT
 #include <cublasLt.h>
 #endif
@@ -36,6 +39,8 @@ struct bench {
     char *a, *b, *c; /* device memory of BUFFER_BYTES each */
     char *pinned, *pinned_other;
     int missed;
+    FILE *ceilings; /* JSON, or NULL */
+    int written;
 };
 
 /* One repetition, enqueued on bench->stream. */
@@ -61,6 +66,13 @@ static double median_s(struct bench *bench, repetition run, void *context)
 static void print_rate(const char *name, double rate, const char *unit)
 {
     printf("%-44s %10.1f %s\n", name, rate, unit);
+}
+
+/* Into the file of ceilings, as bytes or operations a second. */
+static void keep_rate(struct bench *bench, const char *key, double rate)
+{
+    if (bench->ceilings)
+        fprintf(bench->ceilings, "%s\n  \"%s\": %.6g", bench->written++ ? "," : "{", key, rate);
 }
 
 /* The line of a bar; counts a miss. */
@@ -111,12 +123,20 @@ static void copy_within(struct bench *bench, void *)
 static double measure_copies(struct bench *bench)
 {
     double bytes = (double)BUFFER_BYTES;
-    print_rate("copy host to device", 1e-9 * bytes / median_s(bench, copy_up, NULL), "GB/s");
-    print_rate("copy device to host", 1e-9 * bytes / median_s(bench, copy_down, NULL), "GB/s");
-    print_rate(
-        "both at once, each direction", 1e-9 * bytes / median_s(bench, copy_both, NULL), "GB/s");
+    const struct {
+        const char *name, *key;
+        repetition run;
+    } copies[] = {{"copy host to device", "h2d_bytes_per_s", copy_up},
+        {"copy device to host", "d2h_bytes_per_s", copy_down},
+        {"both at once, each direction", "both_bytes_per_s", copy_both}};
+    for (const auto &copy : copies) {
+        double rate = bytes / median_s(bench, copy.run, NULL);
+        print_rate(copy.name, 1e-9 * rate, "GB/s");
+        keep_rate(bench, copy.key, rate);
+    }
     double within = 2 * bytes / median_s(bench, copy_within, NULL);
     print_rate("copy in device memory, read and written", 1e-9 * within, "GB/s");
+    keep_rate(bench, "within_bytes_per_s", within);
     return within;
 }
 
@@ -204,6 +224,8 @@ static void measure_products(struct bench *bench)
     double f32 = measure_library(bench, CUDA_R_32F), bf16 = measure_library(bench, CUDA_R_16BF);
     print_rate("cuBLASLt FP32, 4096 cubes", 1e-12 * f32, "TFLOP/s");
     print_rate("cuBLASLt BF16, 4096 cubes", 1e-12 * bf16, "TFLOP/s");
+    keep_rate(bench, "f32_flops_per_s", f32);
+    keep_rate(bench, "bf16_flops_per_s", bf16);
     print_bar(
         bench, "exact FP32 product, 4096 cubes", 1e-12 * exact, "TFLOP/s", 1e-12 * f32, GEMM_BAR);
 #else
@@ -259,13 +281,17 @@ static void measure_movers(struct bench *bench, double ceiling)
             1e-9 * ceiling, MEMORY_BAR);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     struct bench bench = {};
     struct dev_facts facts;
     char error[256];
     if (dev_facts(DEV_CUDA, &facts, error, sizeof error) != DEV_OK) {
         fprintf(stderr, "gpu_bars: %s\n", error);
+        return EXIT_ENVIRONMENT;
+    }
+    if (argc > 1 && !(bench.ceilings = fopen(argv[1], "w"))) {
+        fprintf(stderr, "gpu_bars: %s: %s\n", argv[1], strerror(errno));
         return EXIT_ENVIRONMENT;
     }
     printf("%s, driver %s, CUDA %s\n", facts.name, facts.driver, facts.runtime);
@@ -289,5 +315,9 @@ int main(void)
     must(cudaFreeHost(bench.pinned_other), "cudaFreeHost");
     for (char *block : {bench.a, bench.b, bench.c})
         must(cudaFree(block), "cudaFree");
+    if (bench.ceilings && (fputs("\n}\n", bench.ceilings) < 0 || fclose(bench.ceilings))) {
+        fprintf(stderr, "gpu_bars: %s: %s\n", argv[1], strerror(errno));
+        return EXIT_ENVIRONMENT;
+    }
     return bench.missed != 0;
 }

@@ -154,6 +154,24 @@ static void test_evidence(void)
         says(TIMES("<1.01"), records, "1.050", "model differs: above 1.01", false), "or differs");
     tap_ok(says(SHARE("<1.001"), records, "0.800..1.000", "reproduced", false),
         "bytes of a simulated device are the schedule's own");
+    rec_str(plain, "device", "cuda:NVIDIA H200");
+    rec_str(ring, "device", "cuda:NVIDIA H200");
+    tap_ok(says(TIMES("<1.1"), records, "-", "not run: products are exact", false),
+        "times of exact products on a GPU fill no claim");
+    rec_str(plain, "config.gemm", "fast");
+    rec_str(ring, "config.gemm", "fast");
+    tap_ok(says(TIMES("<1.1"), records, "1.050", "holds on this machine", false),
+        "those of fast ones do");
+    rec_str(plain, "device", "cuda:NVIDIA H200 shared-gpu");
+    rec_str(ring, "device", "cuda:NVIDIA H200 shared-gpu");
+    tap_ok(says(TIMES("<1.1"), records, "-", "not run: ranks share a GPU", false),
+        "unless ranks share a GPU");
+    tap_ok(says(SHARE("<1.001"), records, "0.800..1.000", "holds on this machine", false),
+        "whose bytes are those of any");
+    rec_str(plain, "device", "cuda:CUDA emulator on a CPU");
+    rec_str(ring, "device", "cuda:CUDA emulator on a CPU");
+    tap_ok(says(TIMES("<1.1"), records, "-", "not run: the GPU is emulated", false),
+        "or it is emulated");
     rec_str(plain, "check.verdict", "off");
     rec_str(ring, "check.verdict", "bitwise");
     tap_ok(says(BITWISE("op=vocab"), records, "1 of 1", "reproduced", false),

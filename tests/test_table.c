@@ -26,7 +26,8 @@ static json_t *records(int64_t ring_bytes)
         "'memory':{'peak':536870912},'time':{'median_s':3.0,'machines_s':{'profile':3.0,'slow':3.1}"
         "}},"
         "{'op':'vocab','impl':'ring','device':'cuda:NVIDIA H200','status':'ok',"
-        "'config':{'ranks':8,'whole':true},'memory':{'peak':536870912},'time':{'median_s':3.3}}]";
+        "'config':{'ranks':8,'whole':true,'gemm':'fast'},'memory':{'peak':536870912},"
+        "'time':{'median_s':3.3}}]";
     char json[sizeof text];
     for (size_t i = 0; i < sizeof text; i++)
         json[i] = text[i] == '\'' ? '"' : text[i];
@@ -217,12 +218,27 @@ static void test_range(void)
     tap_ok(outcome_of("figure f | | - | [ring : time.median_s] | shown", 1, all, &outcome) == 0 &&
                outcome.ours.value == 3 && outcome.measured.value == 3.3,
         "a measured time stands beside the simulated one");
+    json_t *config = json_object_get(json_array_get(all, 4), "config");
+    json_object_del(config, "gemm");
     json_object_set_new(
         json_array_get(all, 4), "device", json_string("cuda:CUDA emulator on a CPU"));
     tap_ok(outcome_of("figure f | | - | [ring : time.median_s] | shown", 1, all, &outcome) == 0 &&
                outcome.measured.state == TABLE_ABSENT,
         "an emulated GPU measures nothing");
+    json_object_set_new(
+        json_array_get(all, 4), "device", json_string("cuda:NVIDIA H200 shared-gpu"));
+    tap_ok(outcome_of("figure f | | - | [ring : time.median_s] | shown", 1, all, &outcome) == 0 &&
+               outcome.measured.state == TABLE_ABSENT,
+        "nor do ranks that share a GPU");
+    tap_ok(outcome_of("figure f | | - | [ring : memory.peak] | shown", 1, all, &outcome) == 0 &&
+               outcome.measured.value == 536870912,
+        "but for bytes");
     json_object_set_new(json_array_get(all, 4), "device", json_string("cuda:NVIDIA H200"));
+    json_object_set_new(config, "gemm", json_string("exact"));
+    tap_ok(outcome_of("figure f | | - | [ring : time.median_s] | shown", 1, all, &outcome) == 0 &&
+               outcome.measured.state == TABLE_ABSENT,
+        "nor do exact products");
+    json_object_set_new(config, "gemm", json_string("fast"));
     tap_ok(outcome_of("figure f | | - | [ring : time.median_s] | crossing 2.55 ranks", -1, all,
                &outcome) == 0 &&
                !strcmp(outcome.text, "at 5.657"),

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "bench/harness/evidence.h"
 #include "bench/harness/units.h"
 #include "probe/record.h"
 
@@ -53,6 +54,22 @@ static double figure_of(const json_t *record, const char *paths)
     return NAN;
 }
 
+/* Names of times end in _s. */
+static bool is_of_time(const char *paths)
+{
+    for (const char *at = strstr(paths, "_s"); at; at = strstr(at + 2, "_s")) {
+        if (!at[2] || strchr(" |", at[2]))
+            return true;
+    }
+    return false;
+}
+
+/* Why the figure of this record is no evidence: NULL where it is. */
+static const char *lacks(const json_t *record, const char *paths)
+{
+    return is_of_time(paths) ? evidence_lacks(record) : NULL;
+}
+
 static double unit_scale(const char *unit)
 {
     if (!strcmp(unit, "MiB"))
@@ -68,12 +85,16 @@ static void not_run(const struct claim *claim, struct claim_outcome *outcome)
     snprintf(outcome->verdict, sizeof outcome->verdict, "not run: needs %.200s", claim->needs);
 }
 
-/* Nothing was found: because nothing ran, or though `met` records ran, which have it under another
- * name or not at all. The second must not pass for the first. */
-static void no_figure(const struct claim *claim, int met, struct claim_outcome *outcome)
+/* Nothing was found: because nothing ran, or all that ran is `lacking` something; or though `met`
+ * records ran, which have it under another name or not at all. That must not pass for the others.
+ */
+static void no_figure(
+    const struct claim *claim, int met, const char *lacking, struct claim_outcome *outcome)
 {
     not_run(claim, outcome);
-    if (met)
+    if (lacking)
+        snprintf(outcome->verdict, sizeof outcome->verdict, "not run: %s", lacking);
+    else if (met)
         snprintf(outcome->verdict, sizeof outcome->verdict,
             "differs: the figure is in none of %d records", met);
 }
@@ -113,12 +134,17 @@ static void evaluate_exact(
 {
     double printed = 0, tolerance = 0, ours = NAN;
     int met = 0;
+    const char *lacking = NULL;
     units_parse_real(claim->printed, -1, &printed);
     units_parse_real(claim->tolerance, -1, &tolerance);
     for (size_t i = 0; i < json_array_size(records); i++) {
         const json_t *record = json_array_get(records, i);
         if (!selected(record, claim->where))
             continue;
+        if (lacks(record, claim->figure)) {
+            lacking = lacks(record, claim->figure);
+            continue;
+        }
         double figure = figure_of(record, claim->figure) / unit_scale(claim->unit);
         met++;
         /* Of several the one that is furthest off is held against the claim. */
@@ -126,7 +152,7 @@ static void evaluate_exact(
             ours = figure;
     }
     if (isnan(ours)) {
-        no_figure(claim, met, outcome);
+        no_figure(claim, met, lacking, outcome);
         return;
     }
     snprintf(outcome->ours, sizeof outcome->ours, "%.6g", ours);
@@ -139,27 +165,13 @@ static void evaluate_exact(
             100 * (ours / printed - 1));
 }
 
-/* Two records are of the same shape when no option that both have differs. */
-static bool same_shape(const json_t *a, const json_t *b)
-{
-    const char *key;
-    json_t *value;
-    json_t *other = json_object_get(b, "config");
-    json_object_foreach(json_object_get(a, "config"), key, value)
-    {
-        json_t *match = json_object_get(other, key);
-        if (match && !json_equal(value, match))
-            return false;
-    }
-    return json_equal(json_object_get(a, "device"), json_object_get(b, "device"));
-}
-
 /* Ratios met so far, and what kind of evidence they are. */
 struct ratios {
     double low, high; /* NaN = none met */
     bool measured;    /* some figure is of this machine */
     bool of_time;
-    int met; /* records, or pairs of them, that were looked at */
+    int met;             /* records, or pairs of them, that were looked at */
+    const char *lacking; /* why some were no evidence; NULL: all were */
 };
 
 static const struct ratios no_ratios = {.low = NAN, .high = NAN};
@@ -172,19 +184,14 @@ static bool is_measured(const json_t *record)
     return !(status && !strcmp(status, "skipped")) && !(device && !strncmp(device, "sim", 3));
 }
 
-/* Names of times end in _s. */
-static bool is_of_time(const char *paths)
-{
-    for (const char *at = strstr(paths, "_s"); at; at = strstr(at + 2, "_s")) {
-        if (!at[2] || strchr(" |", at[2]))
-            return true;
-    }
-    return false;
-}
-
 static void add_ratio(
     struct ratios *ratios, double ratio, const char *paths, const json_t *a, const json_t *b)
 {
+    const char *lacking = lacks(a, paths) ? lacks(a, paths) : lacks(b, paths);
+    if (lacking) {
+        ratios->lacking = lacking;
+        return;
+    }
     ratios->met++;
     if (isnan(ratio))
         return;
@@ -202,7 +209,7 @@ static void judge_ratios(
     double limit = 0;
     units_parse_real(claim->tolerance + 1, -1, &limit);
     if (isnan(ratios->low)) {
-        no_figure(claim, ratios->met, outcome);
+        no_figure(claim, ratios->met, ratios->lacking, outcome);
         return;
     }
     if (ratios->low == ratios->high)
@@ -242,7 +249,7 @@ static void evaluate_relation(
             continue;
         for (size_t j = 0; j < json_array_size(records); j++) {
             const json_t *b = json_array_get(records, j);
-            if (is_impl(b, below) && selected(b, claim->where) && same_shape(a, b))
+            if (is_impl(b, below) && selected(b, claim->where) && evidence_same_shape(a, b))
                 add_ratio(&ratios, figure_of(a, paths) / figure_of(b, paths), paths, a, b);
         }
     }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "bench/harness/table.h"
+#include "bench/harness/evidence.h"
 #include "bench/harness/units.h"
 #include "probe/record.h"
 
@@ -251,6 +252,8 @@ static int figure_of(
     const json_t *found = rec_get(record, path);
     bool of_time = !strncmp(path, "time.", 5);
     r->view->of_time |= of_time;
+    if (of_time && evidence_lacks(record))
+        return 0; /* its bytes count, its times do not */
     if (of_time && found)
         found = varied(r, record, found);
     if (status && !strcmp(status, "oom"))

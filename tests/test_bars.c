@@ -35,11 +35,12 @@ static json_t *make_dispatch(
     return record;
 }
 
-static json_t *make_optimizer(const char *device, double median_s, double floor_s)
+static json_t *make_optimizer(const char *device, int64_t slots, double median_s, double floor_s)
 {
     json_t *record = make_record("optimizer", "offload-stream", device, median_s);
     rec_str(record, "config.gradients", "host-f32");
     rec_int(record, "config.params", 400000000);
+    rec_int(record, "config.slots", slots);
     rec_real(record, "figures.floor_s", floor_s);
     return record;
 }
@@ -109,20 +110,25 @@ static void test_pipelined(void)
 
 static void test_offload(void)
 {
-    json_t *records = two(make_optimizer(GPU, 0.110, 0.1), make_optimizer(GPU, 0.108, 0.1));
-    tap_ok(says(records, &none, (struct bar_counts){2, 0, 1},
-               "bar offload-stream over its floor: params=400000000: 1.100 times the floor of its "
-               "own copies, bar 1.10: met\n"),
-        "without ceilings the floor is of its own copies");
+    json_t *records = two(make_optimizer(GPU, 1, 0.2, 0.1), make_optimizer(GPU, 3, 0.110, 0.1));
+    tap_ok(says(records, &none, (struct bar_counts){1, 0, 1},
+               "bar offload-stream over its floor: params=400000000 slots=3: 1.100 times the floor "
+               "of its own copies, bar 1.10: met\n"),
+        "the fastest count of slots is judged; without ceilings by its own copies");
     /* 400e6 parameters of 16 bytes at 50 GB/s: 128 ms. */
-    records = two(make_optimizer(GPU, 0.1281, 0.2), make_optimizer(GPU, 0.1409, 0.2));
-    tap_ok(says(records, &ceilings, (struct bar_counts){1, 1, 1},
+    records = two(make_optimizer(GPU, 2, 0.1281, 0.2), make_optimizer("cpu", 2, 0.01, 0.2));
+    tap_ok(says(records, &ceilings, (struct bar_counts){1, 0, 1},
+               "1.001 times the floor of the link's ceiling, bar 1.10: met\n"),
+        "with ceilings by the link; another device is not judged");
+    records = two(make_optimizer(GPU, 2, 0.1409, 0.2), make_optimizer(GPU, 1, 0.1410, 0.2));
+    tap_ok(says(records, &ceilings, (struct bar_counts){0, 1, 1},
                "1.101 times the floor of the link's ceiling, bar 1.10: MISSED\n"),
-        "with them it is the link's, met within a tenth and missed above");
+        "more than a tenth above it is missed");
     /* Eight ranks over one link take eight times as long. */
-    records = two(make_optimizer(GPU " shared-gpu", 1.03, 0.2), make_optimizer("cpu", 0.01, 0.2));
+    records = two(make_optimizer(GPU " shared-gpu", 2, 1.03, 0.2),
+        make_optimizer(GPU " shared-gpu", 1, 1.2, 0.2));
     tap_ok(says(records, &ceilings, (struct bar_counts){1, 0, 1}, "shared-gpu: 1.006 times"),
-        "ranks that share a GPU share its link; another device is not judged");
+        "ranks that share a GPU share its link");
 }
 
 static void test_shares(void)

@@ -244,7 +244,10 @@ static void note_head(struct moments *s, const int64_t *tokens_of)
     held = plus(held, LIVE_WORKSPACE, s->row + s->scales);
     note(s, turn, &held, &peaks);
     held = plus(held, LIVE_OUTPUT, VOCAB_TOKEN_OUTPUT_BYTES * s->tokens + s->row);
-    held = plus(held, LIVE_GRADIENTS, peaks.set_bytes[LIVE_GRADIENTS]);
+    held = plus(held, LIVE_GRADIENTS,
+        impl == &vocab_ring_dtp /* where shards travel, room for the largest of them */
+            ? peaks.set_bytes[LIVE_GRADIENTS]
+            : model_part_of(&s->m, MODEL_HEAD, -1)->count * 4);
     struct held moment = leaving(s, held, MODEL_HEAD, -1);
     note(s, turn, &moment, NULL);
     moment = plus(held, LIVE_BOUNDARY, s->row);

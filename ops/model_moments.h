@@ -28,8 +28,7 @@ struct model_dispatch {
     bool by_layer; /* [L], else one for all layers */
 };
 
-/* Of rank `rank`, for pipelined-llep (or a dispatch of its kind, which leaves nothing but outputs
- * and gradients behind), ring-dtp, any way to treat boundaries but full-activations, and any
- * optimizer. 0, or -1 when memory is short. */
+/* Of rank `rank`, with any implementation of each family but full-activations. 0, or -1 when memory
+ * is short. */
 int model_moments(struct model_moments *out, const struct model_shape *shape,
     const struct model_options *options, int rank, const struct model_dispatch *dispatch);

@@ -51,10 +51,11 @@ static void add_slots(struct moe_phase *phase, const struct moe_shape *shape, in
 /* ---- before any routing is known --------------------------------------------------------------
  */
 
-static int64_t index_bound(const struct moe_shape *shape, int64_t chunks, int rank)
+/* With rows for at most `groups` experts in every chunk. */
+static int64_t index_most(const struct moe_shape *shape, int64_t chunks, int rank, int64_t groups)
 {
     int64_t tokens = shape->tokens[rank];
-    return chunks * shape->experts * (int64_t)sizeof(struct expert_group) +
+    return chunks * groups * (int64_t)sizeof(struct expert_group) +
            (3 * tokens * shape->topk + tokens) * (int64_t)sizeof(int32_t);
 }
 
@@ -66,7 +67,7 @@ static struct moe_phase bound(
     struct moe_phase most = {{0}};
     int64_t *set = most.set_bytes;
     set[LIVE_OUTPUT] = moe_rows_bytes(shape, tokens);
-    set[LIVE_WORKSPACE] = index_bound(shape, chunks, rank);
+    set[LIVE_WORKSPACE] = index_most(shape, chunks, rank, shape->experts);
     set[LIVE_WEIGHTS] =
         (shape->experts - moe_experts_per_rank(shape)) * values * dtype_bytes(shape->dtype);
     add_slots(&most, shape, 2, sent, shape->ranks * sent, with_backward);
@@ -89,7 +90,7 @@ int64_t pipelined_bound_bytes(const struct moe_shape *shape, const struct moe_op
 int64_t pipelined_index_bound_bytes(
     const struct moe_shape *shape, const struct moe_options *options, int rank)
 {
-    return index_bound(shape, moe_chunk_count(shape, options), rank);
+    return index_most(shape, moe_chunk_count(shape, options), rank, shape->experts);
 }
 
 struct moe_peaks pipelined_balanced_peaks(
@@ -101,7 +102,7 @@ struct moe_peaks pipelined_balanced_peaks(
     struct moe_phase phase = {{0}};
     add_slots(&phase, shape, 2, sent, sent, true);
     phase.set_bytes[LIVE_OUTPUT] = 2 * moe_rows_bytes(shape, tokens) + tokens * shape->topk * 4;
-    phase.set_bytes[LIVE_WORKSPACE] += index_bound(shape, chunks, rank);
+    phase.set_bytes[LIVE_WORKSPACE] += index_most(shape, chunks, rank, moe_experts_per_rank(shape));
     phase.set_bytes[LIVE_GRADIENTS] = owned * 4;
     return moe_phases_peaks(&phase, 1);
 }

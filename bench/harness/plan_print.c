@@ -117,6 +117,21 @@ static int64_t reach_of(const struct plan *p, bool balanced)
     return reach;
 }
 
+/* What would end the standard step first, as its own line. */
+static void print_standard(const struct plan *p)
+{
+    struct model_budget budget;
+    struct model_shape shape = plan_shape(p, &p->line);
+    struct model_options options = plan_options(&p->line);
+    options.dispatch = &moe_alltoall;
+    options.vocab = &vocab_materialized;
+    options.checkpoint = &stack_full_activations;
+    options.optimizer = &adamw_device;
+    if (model_budget(&budget, &shape, &options, 0) == 0)
+        printf("  the standard step, without a bound: %.3f GiB of %s alone with balanced routing\n",
+            (double)budget.unbounded_bytes / GIB, mem_live_set_name(budget.unbounded_set));
+}
+
 int plan_print_composed(const struct plan *p)
 {
     struct model_budget budget;
@@ -138,6 +153,7 @@ int plan_print_composed(const struct plan *p)
     if (budget.balanced_bytes > plan_limit_bytes(p))
         print_changes(p, true);
     plan_print_verdict("pinned host memory", budget.host_bytes, plan_host_limit_bytes(p));
+    print_standard(p);
     if (line->reach)
         printf("  longest context: %lld guaranteed, %lld with balanced routing\n",
             (long long)reach_of(p, false), (long long)reach_of(p, true));

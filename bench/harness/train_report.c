@@ -11,6 +11,7 @@
 #include "bench/harness/units.h"
 #include "kernels/isa.h"
 #include "ops/model_keep.h"
+#include "ops/model_memory.h"
 #include "probe/host.h"
 #include "probe/record.h"
 
@@ -78,6 +79,22 @@ static void fill_digests(
         snprintf(result->against, sizeof result->against, "composed");
 }
 
+/* What plan says before the run: no rank may hold more. Of a composition without a bound nothing. */
+static int fill_bounds(const struct train_run *run, struct case_result *result)
+{
+    struct model_budget budget;
+    for (int rank = 0; rank < result->rank_count; rank++) {
+        struct case_rank *seen = &result->ranks[rank];
+        if (!seen->windows[WINDOW_PASS].present)
+            continue;
+        if (model_budget(&budget, run->shape, run->options, rank))
+            return -1;
+        if (!budget.unbounded)
+            seen->windows[WINDOW_PASS].bound_bytes = budget.device_bytes - seen->resident_bytes;
+    }
+    return 0;
+}
+
 int train_report_fill(const struct train_report *report, const struct train_run *run,
     enum verdict verdict, struct case_result *result)
 {
@@ -95,6 +112,8 @@ int train_report_fill(const struct train_report *report, const struct train_run 
     result->rss_peak_bytes = host_rss_peak_bytes();
     case_result_figure(result, FLOPS, flops_per_s(run), "");
     case_result_figure(result, EXECUTED, run->flops, "");
+    if (fill_bounds(run, result))
+        return -1;
     if (result->simulated)
         return 0;
     fill_digests(run, verdict, result);
@@ -128,12 +147,20 @@ static void print_sets(const int64_t *peak_bytes)
 
 static void print_memory(const struct case_result *result)
 {
-    char peak[32], host[32];
+    char peak[32], host[32], fault[CASE_FAULT_MAX];
     int fullest = case_fullest_rank(result, WINDOW_PASS);
     const struct case_rank *rank = &result->ranks[fullest];
-    units_bytes(rank->windows[WINDOW_PASS].peak.peak_bytes, peak, sizeof peak);
+    const struct case_window *window = &rank->windows[WINDOW_PASS];
+    units_bytes(window->peak.peak_bytes, peak, sizeof peak);
     units_bytes(rank->host_pinned_peak_bytes, host, sizeof host);
-    printf("  device peak %s, pinned host memory %s\n", peak, host);
+    printf("  device peak %s", peak);
+    if (window->bound_bytes != ABSENT)
+        printf(", %.0f %% of what plan guarantees",
+            100 * (double)window->peak.peak_bytes /
+                (double)(window->bound_bytes + rank->resident_bytes));
+    printf(", pinned host memory %s\n", host);
+    if (case_memory_fault(result, fault, sizeof fault))
+        printf("  MEMORY FAULT: %s\n", fault);
     print_sets(rank->windows[WINDOW_PASS].peak.set_peak_bytes);
 }
 

@@ -21,6 +21,7 @@
 #include "bench/harness/dump.h"
 #include "bench/harness/gemm_rate.h"
 #include "bench/harness/interrupt.h"
+#include "bench/harness/products.h"
 #include "bench/harness/report.h"
 #include "bench/harness/train_report.h"
 #include "device/launch.h"
@@ -251,7 +252,10 @@ static enum verdict compare(struct program_state *p, const struct train_run *run
     if (p->line.explain)
         printf("  against %s: %s%s\n", against,
             differs ? "first differs in " : "equal, bit for bit", differs ? text : "");
-    if (p->first_composition != COMPOSED || p->line.composition != STANDARD_IN_ORDER)
+    bool comparable = p->first_composition == COMPOSED &&
+                      p->line.composition == STANDARD_IN_ORDER &&
+                      products_path(&p->common) == GEMM_PATH_EXACT;
+    if (!comparable)
         return VERDICT_OFF;
     if (differs)
         printf("  MISMATCH: these are to have the bits of %s\n", against);
@@ -285,6 +289,7 @@ static void write_trace(struct program_state *p, const struct trace *trace)
 static void train(struct program_state *p, const struct model_options *options,
     struct train_run *run, struct case_result *result)
 {
+    products_time(&p->common);
     if (train_run(run, result))
         case_result_fail(result, &run->failure);
     launch_phase("between two cases");
@@ -344,6 +349,8 @@ static void run_case(struct program_state *p, struct dev_pool *pool)
             options.vocab_order->name);
     if (p->line.freeze != FREEZE_NONE)
         printf("  %s frozen\n", freeze_names[p->line.freeze]);
+    if (products_path(&p->common) == GEMM_PATH_FAST)
+        puts("  products on tensor cores, in sums of their own order: no bits are compared");
     fflush(stdout);
     if (dumps)
         run.routes = malloc((size_t)(routes * model_tokens(&shape) * shape.topk) * sizeof(int32_t));

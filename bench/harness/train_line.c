@@ -196,8 +196,8 @@ static void name_families(void)
 /* What all programs have but for what a run of training steps has no use for. */
 static struct option_group common_group(struct case_options *common)
 {
-    static const char *const dropped[] = {"impl", "dtype", "pass", "gemm", "iters", "warmup",
-        "min-time", "check", "search", "search-step", "csv", "load", "dump", NULL};
+    static const char *const dropped[] = {"impl", "dtype", "pass", "iters", "warmup", "min-time",
+        "check", "search", "search-step", "csv", "load", "dump", NULL};
     struct option_group group = case_group(common, NULL);
     case_group_drop(common, &group, dropped);
     for (int i = 0; i < common->table_count; i++) {
@@ -281,10 +281,10 @@ static void hide_meaningless(const struct case_options *common, struct options *
     options_hide(options, "all-ranks");
 }
 
-int train_line_setup(
-    struct train_line *line, const struct case_options *common, struct options *options)
+int train_line_setup(struct train_line *line, struct case_options *common, struct options *options)
 {
     int status = take_model(line, options);
+    common->dtype = DTYPE_BF16; /* after case_setup: products are exact unless --gemm says fast */
     if (status < 0)
         status = refuse_meaningless(common, options);
     if (status < 0)

@@ -30,5 +30,4 @@ void train_groups(
 
 /* After options_parse and case_setup: the widths of --model, and what the device makes of the
  * other options. -1 to go on, or the exit status after one line on stderr. */
-int train_line_setup(
-    struct train_line *line, const struct case_options *common, struct options *options);
+int train_line_setup(struct train_line *line, struct case_options *common, struct options *options);

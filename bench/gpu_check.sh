@@ -115,6 +115,24 @@ digests()
     return "$status"
 }
 
+# Three training steps of a small model, composed and standard: losses, weights and routes are the CPU's.
+training()
+{
+    local layout device status=0
+    for layout in '--ranks 1' '--ranks 2 --sequence-group 2' '--ranks 4 --sequence-group 2 --vocab-group 2'; do
+        for device in cpu cuda; do
+            # shellcheck disable=SC2086
+            "$bin/train" $layout --device $device --layers 2 --hidden 72 --heads 4 --ffn 56 --length 40 \
+                --sequences 2 --chunk-budget 30 --steps 3 --composition all --text LICENSE |
+                tee "$out/logs/training_$device.txt" | grep -E 'digest|routes' >"$out/logs/training_$device"
+        done
+        echo "$layout"
+        [ "$(grep -c digest "$out/logs/training_cpu")" -eq 6 ] &&
+            diff "$out/logs/training_cpu" "$out/logs/training_cuda" || status=1
+    done
+    return "$status"
+}
+
 # records FILE CHECK PROGRAM OPTION...: a table, and records.
 records()
 {
@@ -140,12 +158,13 @@ tables()
         "$table" --device cuda --save "$out/tables" >>"$out/tables.txt"
     done
 }
-export -f kernels digests records traced tables
+export -f kernels digests training records traced tables
 export bin out
 
 step 'gate every kernel' 120 bash -c kernels
 step 'gate exp and log, all values' 60 "$BUILDDIR/gpu/arith_device"
 step 'gate digests of every family' 150 bash -c digests
+step 'gate training steps' 60 bash -c training
 ! step 'bars of kernels' 60 "$BUILDDIR/gpu/gpu_bars" "$out/ceilings.json" || sed 's/^/    /' "$out/logs/bars_of_kernels.log"
 
 # ---- every family at full shape ------------------------------------------------------------------------
@@ -164,6 +183,10 @@ step 'measure checkpoint' 60 bash -c "records checkpoint sample:64 checkpoint --
     --hidden 2880 --ffn 2880 --dtype bf16 --host-budget 0,256M,1G"
 step 'measure optimizer' 60 bash -c "records optimizer sample:64 optimizer --impl all --params 400e6 \
     --bucket 50e6 --slots 1,2,3 --gradients host-f32"
+step 'measure training' 60 "$bin/train" --device cuda --gemm fast --ranks $ranks --layers 4 --hidden 1024 \
+    --heads 16 --ffn 1024 --experts 32 --topk 4 --vocab 32000 --length $((8192 / share)) --sequences 1 \
+    --chunk-budget $((2048 / share)) --bucket 50e6 --steps 5 --composition composed,standard --oom record \
+    --json "$out/train.jsonl"
 step 'measure traces' 40 bash -c "traced sco checkpoint --impl sco --layers 8 --tokens 16384 \
     --hidden 2880 --ffn 2880 --dtype bf16 --host-budget 1G &&
     traced offload-stream optimizer --impl offload-stream --params 400e6 --bucket 50e6 --slots 3"

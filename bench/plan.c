@@ -29,23 +29,28 @@ static const char examples[] =
 static const char exit_codes[] = "0 all fine, also where it does not fit; 2 bad option or input;\n"
                                  "3 the output could not be written\n";
 
+/* One case: a budget, or a search, of the composed step or beside the baseline. */
+static int run_case(const struct plan *p)
+{
+    bool baseline = p->line.baseline == BASELINE_FSDP2;
+    double composed_rate = 0;
+    int status;
+    if (p->line.search)
+        status = plan_search_report(p, &composed_rate);
+    else if (baseline)
+        status = plan_print_baseline(p);
+    else
+        status = plan_print_composed(p);
+    bool timed = baseline && (p->line.search || p->line.degrees.count);
+    return timed && status < 0 ? plan_baseline_report(p, composed_rate) : status;
+}
+
 static int run_all(struct plan *p)
 {
     int status = -1;
     plan_print_head(p);
-    while (status < 0 && options_next(p->options)) {
-        double composed_rate = 0;
-        if (p->line.search)
-            status = plan_search_report(p, &composed_rate);
-        if (p->line.search && p->line.baseline == BASELINE_FSDP2 && status < 0)
-            status = plan_baseline_report(p, composed_rate);
-        else if (p->line.search)
-            continue;
-        else if (p->line.baseline == BASELINE_FSDP2)
-            plan_print_baseline(p);
-        else
-            status = plan_print_composed(p);
-    }
+    while (status < 0 && options_next(p->options))
+        status = run_case(p);
     if (status < 0 && (fflush(stdout) || ferror(stdout))) {
         fputs("plan: the output could not be written\n", stderr);
         status = EXIT_ENVIRONMENT;

@@ -43,6 +43,19 @@ run --model e2e-667b --gpus 64 --context 128K --baseline fsdp2 --baseline-degree
 grep -q 'does not fit' "$scratch/out" && grep -q 'what breaks: logits' "$scratch/out"
 ok 'at published degrees the baseline breaks at 128K, and on what' $?
 
+run --model e2e-120b --gpus 16 --profile h200-16 --context 128K --reach --json "$scratch/reach.jsonl"
+grep -q 'longest context: 0 guaranteed, [1-9][0-9]* with balanced' "$scratch/out" &&
+    grep -q 'largest batch, tokens of all ranks: 0 guaranteed, [1-9]' "$scratch/out" &&
+    grep -q '"longest_balanced"' "$scratch/reach.jsonl"
+ok 'how long a context and how large a batch fit' $?
+run --model e2e-120b --gpus 16 --profile h200-16 --context 128K --reach --baseline fsdp2 --json "$scratch/reach.jsonl"
+grep -q 'longest context: [0-9]*; at twice that the largest term is logits' "$scratch/out" &&
+    grep -q '"beyond_logits_bytes"' "$scratch/reach.jsonl"
+ok 'the same of the baseline, and what ends it' $?
+run --model e2e-120b --gpus 16 --profile h200-16 --context 128K --baseline fsdp2 --baseline-degrees 8,2,8
+grep -q 'FSDP2 winner: EP=8, CP=2, TP=8' "$scratch/out" && grep -q 'its step, simulated: ' "$scratch/out"
+ok 'a baseline of given degrees is timed' $?
+
 # RelayMoE's configurations: as many parameters, within 2 %, as their table says.
 lower=$(sed '/^#/d; /^name,/d' results/paper/relaymoe_configs.csv | tr '[:upper:]' '[:lower:]')
 sizes=0

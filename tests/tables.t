@@ -93,7 +93,8 @@ for (['table_10.sh --divice sim', 2, qr/option --divice: unknown; allowed --devi
     ['table_10.sh --device', 2, qr/needs a value/],
     ['table_10.sh --device sim:nowhere', 3, qr/nowhere/],
     ['table_10.sh --from ' . $dir, 3, qr/cannot be read/],
-    ['table_10.sh --help', 0, qr/Table 10.*--save FOLDER/s]) {
+    ['table_10.sh --help', 0, qr/Table 10.*--save FOLDER/s],
+    ['figure_06_07.sh --help', 0, qr/Figures 6 and 7.*--save FOLDER/s]) {
     my ($arguments, $status, $says) = @$_;
     my ($got, $text) = table($arguments);
     ok($got == $status && $text =~ $says, "$arguments: exit $status", "exit $got: $text");

@@ -40,30 +40,75 @@ struct plan_baseline plan_baseline_at(const struct plan_model *model, int gpus, 
     return b;
 }
 
+/* Calls `look` with every choice of degrees that divide. */
+static void each_choice(const struct plan_model *model, int gpus,
+    void (*look)(int expert, int context_group, int tensor, void *context), void *context)
+{
+    for (int tensor = 1; tensor <= 8; tensor *= 2)
+        for (int group = 1; group * tensor <= gpus; group++)
+            for (int expert = 1; expert <= gpus; expert++)
+                if (gpus % (group * tensor) == 0 && gpus % expert == 0 &&
+                    model->experts % expert == 0 && model->heads % tensor == 0)
+                    look(expert, group, tensor, context);
+}
+
+struct question {
+    const struct plan_model *model;
+    int gpus;
+    int64_t context, limit_bytes;
+    bool device_state;
+    struct plan_baseline best;
+    int64_t batch;
+};
+
+static void look_for_least(int expert, int group, int tensor, void *context)
+{
+    struct question *q = context;
+    struct plan_baseline b =
+        plan_baseline_at(q->model, q->gpus, q->context, expert, group, tensor, q->device_state);
+    if (!q->best.expert || b.device_bytes < q->best.device_bytes)
+        q->best = b;
+}
+
+/* Memory grows with the tokens of a group, in however many sequences: doubling, then halving. */
+static void look_for_batch(int expert, int group, int tensor, void *context)
+{
+    struct question *q = context;
+    int64_t fits = 0, fails = 1, groups = q->gpus / (group * tensor), sequences = 1;
+    for (bool grows = true; fails - fits > 1 || grows;) {
+        bool fit = plan_baseline_at(q->model, q->gpus, sequences * q->context, expert, group,
+                       tensor, q->device_state)
+                       .device_bytes <= q->limit_bytes;
+        *(fit ? &fits : &fails) = sequences;
+        grows = grows && fit && sequences < 1 << 20;
+        if (grows)
+            fails = 2 * sequences;
+        sequences = grows ? fails : fits + (fails - fits) / 2;
+    }
+    if (fits * groups * q->context > q->batch)
+        q->batch = fits * groups * q->context;
+}
+
 struct plan_baseline plan_baseline_best(
     const struct plan_model *model, int gpus, int64_t context, bool device_state)
 {
-    struct plan_baseline best = {0};
-    for (int tensor = 1; tensor <= 8; tensor *= 2)
-        for (int group = 1; group * tensor <= gpus; group++)
-            for (int expert = 1; expert <= gpus; expert++) {
-                if (gpus % (group * tensor) || gpus % expert || model->experts % expert ||
-                    model->heads % tensor)
-                    continue;
-                struct plan_baseline b =
-                    plan_baseline_at(model, gpus, context, expert, group, tensor, device_state);
-                if (!best.expert || b.device_bytes < best.device_bytes)
-                    best = b;
-            }
-    return best;
+    struct question q = {
+        .model = model, .gpus = gpus, .context = context, .device_state = device_state};
+    each_choice(model, gpus, look_for_least, &q);
+    return q.best;
 }
 
-int64_t plan_baseline_reach(
-    const struct plan_model *model, int gpus, int64_t limit_bytes, bool device_state)
+struct plan_baseline_reach plan_baseline_reach(const struct plan_model *model, int gpus,
+    int64_t context, int64_t limit_bytes, bool device_state)
 {
-    int64_t reach = 0;
-    for (int64_t context = 1024; context <= INT64_C(1) << 30; context *= 2)
-        if (plan_baseline_best(model, gpus, context, device_state).device_bytes <= limit_bytes)
-            reach = context;
+    struct plan_baseline_reach reach = {0};
+    struct question q = {model, gpus, context, limit_bytes, device_state, {0}, 0};
+    for (int64_t length = 1024; length <= INT64_C(1) << 30; length *= 2)
+        if (plan_baseline_best(model, gpus, length, device_state).device_bytes <= limit_bytes)
+            reach.context = length;
+    reach.beyond =
+        plan_baseline_best(model, gpus, reach.context ? 2 * reach.context : 1024, device_state);
+    each_choice(model, gpus, look_for_batch, &q);
+    reach.batch = q.batch;
     return reach;
 }

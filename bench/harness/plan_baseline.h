@@ -34,6 +34,11 @@ struct plan_baseline plan_baseline_at(const struct plan_model *model, int gpus, 
 struct plan_baseline plan_baseline_best(
     const struct plan_model *model, int gpus, int64_t context, bool device_state);
 
-/* The longest context, a power of two times 1024, whose best choice fits; 0 = none. */
-int64_t plan_baseline_reach(
-    const struct plan_model *model, int gpus, int64_t limit_bytes, bool device_state);
+/* How far its best choices reach. */
+struct plan_baseline_reach {
+    int64_t context; /* the longest that fits, a power of two times 1024; 0 = none */
+    int64_t batch;   /* tokens of all ranks, whole sequences of the context asked about */
+    struct plan_baseline beyond; /* what needs least at twice that context */
+};
+struct plan_baseline_reach plan_baseline_reach(const struct plan_model *model, int gpus,
+    int64_t context, int64_t limit_bytes, bool device_state);

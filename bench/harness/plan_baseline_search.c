@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "bench/harness/plan_print.h"
+#include "bench/harness/plan_search.h"
 #include "bench/harness/simulate.h"
 #include "bench/harness/train_run.h"
 #include "probe/record.h"
@@ -116,6 +117,7 @@ static int record(const struct plan *p, const struct plan_baseline_search *s, do
         rec_str(record, "impl", "fsdp2");
         rec_str(record, "device", name);
         options_record(p->options, record);
+        rec_str(record, "config.free", plan_search_free_names(p, name, sizeof name));
         rec_str(record, "status", s->fitting ? "ok" : "oom");
         rec_int(record, "figures.expert", c->launch.expert);
         rec_int(record, "figures.context", c->launch.context);

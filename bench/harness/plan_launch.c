@@ -84,6 +84,43 @@ bool plan_fits(const struct plan *p, const struct plan_line *line, bool balanced
            budget.host_bytes <= plan_host_limit_bytes(p);
 }
 
+static int64_t longest_context(const struct plan *p, bool balanced)
+{
+    struct plan_line line = p->line;
+    int64_t reach = 0;
+    for (line.context = 1024; line.context <= INT64_C(1) << 30; line.context *= 2)
+        if (plan_fits(p, &line, balanced))
+            reach = line.context;
+    return reach;
+}
+
+/* Memory grows with the sequences: doubling, then halving the gap. */
+static int64_t most_sequences(const struct plan *p, bool balanced)
+{
+    struct plan_line line = p->line;
+    int64_t fits = 0, fails = 1;
+    for (line.sequences = 1; plan_fits(p, &line, balanced) && fails < INT64_C(1) << 20;) {
+        fits = line.sequences;
+        line.sequences = fails = 2 * fits;
+    }
+    while (fails - fits > 1) {
+        line.sequences = fits + (fails - fits) / 2;
+        *(plan_fits(p, &line, balanced) ? &fits : &fails) = line.sequences;
+    }
+    return fits;
+}
+
+struct plan_reach plan_reach(const struct plan *p)
+{
+    struct plan_reach reach;
+    int64_t of_one = p->line.context * (p->line.gpus / p->line.sequence_group);
+    for (int verdict = 0; verdict < 2; verdict++) {
+        reach.context[verdict] = longest_context(p, verdict == PLAN_BALANCED);
+        reach.batch[verdict] = most_sequences(p, verdict == PLAN_BALANCED) * of_one;
+    }
+    return reach;
+}
+
 bool plan_degree_is_even(const struct plan *p, int64_t degree)
 {
     int64_t node = p->machine.ranks_per_node;

@@ -32,3 +32,10 @@ int64_t plan_host_limit_bytes(const struct plan *p);
 /* The budget of rank 0, which holds as much as any. -1 when the launch is not one. */
 int plan_budget(const struct plan *p, const struct plan_line *line, struct model_budget *budget);
 bool plan_fits(const struct plan *p, const struct plan_line *line, bool balanced);
+
+/* With everything else as it is: the longest context, a power of two times 1024, and the tokens of
+ * all ranks with the most sequences at the given context. By enum plan_verdict; 0 = none. */
+struct plan_reach {
+    int64_t context[2], batch[2];
+};
+struct plan_reach plan_reach(const struct plan *p);

@@ -157,6 +157,7 @@ static const struct option budget_options[] = {
         .help = "also the longest context, a power of two, that fits"},
     {.name = "json",
         .kind = OPTION_TEXT,
+        .role = OPTION_ELSEWHERE,
         .at = AT(json),
         .argument = "FILE",
         .help = "append a record per line"},

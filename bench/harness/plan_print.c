@@ -1,7 +1,7 @@
 /* Printing a budget term by term, the verdicts, and what would have to change where one is no. */
 #include "bench/harness/plan_print.h"
 #include <stdio.h>
-#include "probe/record.h"
+#include "bench/harness/plan_record.h"
 
 #define GIB 1073741824.0
 
@@ -68,33 +68,6 @@ static void print_changes(const struct plan *p, bool balanced)
     puts(any ? "" : " no single change of a budget or degree");
 }
 
-static int record_budget(const struct plan *p, const struct model_budget *budget)
-{
-    char path[64], error[256] = "memory is short";
-    json_t *record = rec_create();
-    if (record) {
-        rec_str(record, "op", "plan");
-        rec_str(record, "impl", "composed");
-        rec_str(record, "device", "none");
-        options_record(p->options, record);
-        rec_str(record, "status", "ok");
-        for (int i = 0; i < budget->count; i++) {
-            snprintf(path, sizeof path, "figures.term_%d_bytes", i);
-            rec_int(record, path, budget->term[i].bytes);
-        }
-        rec_int(record, "figures.parameters", p->list.params);
-        rec_int(record, "figures.guaranteed_bytes", budget->device_bytes);
-        rec_int(record, "figures.balanced_bytes", budget->balanced_bytes);
-        rec_int(record, "figures.host_bytes", budget->host_bytes);
-        rec_int(record, "figures.limit_bytes", plan_limit_bytes(p));
-    }
-    int status = record ? rec_append(p->line.json, record, error, sizeof error) : -1;
-    json_decref(record);
-    if (status)
-        fprintf(stderr, "plan: %s\n", error);
-    return status ? EXIT_ENVIRONMENT : -1;
-}
-
 static void print_terms(const struct model_budget *budget)
 {
     for (int i = 0; i < budget->count; i++) {
@@ -104,17 +77,6 @@ static void print_terms(const struct model_budget *budget)
         printf("  %s%-*s %-32s %9.3f GiB\n", turns ? "  " : "", turns ? 36 : 38,
             budget->term[i].name, budget->term[i].formula, (double)budget->term[i].bytes / GIB);
     }
-}
-
-/* The longest context, a power of two times 1024, that fits with everything else as it is. */
-static int64_t reach_of(const struct plan *p, bool balanced)
-{
-    struct plan_line line = p->line;
-    int64_t reach = 0;
-    for (line.context = 1024; line.context <= INT64_C(1) << 30; line.context *= 2)
-        if (plan_fits(p, &line, balanced))
-            reach = line.context;
-    return reach;
 }
 
 /* What would end the standard step first, as its own line. */
@@ -154,13 +116,19 @@ int plan_print_composed(const struct plan *p)
         print_changes(p, true);
     plan_print_verdict("pinned host memory", budget.host_bytes, plan_host_limit_bytes(p));
     print_standard(p);
-    if (line->reach)
-        printf("  longest context: %lld guaranteed, %lld with balanced routing\n",
-            (long long)reach_of(p, false), (long long)reach_of(p, true));
-    return line->json ? record_budget(p, &budget) : -1;
+    struct plan_reach reach = {0};
+    if (line->reach) {
+        reach = plan_reach(p);
+        printf(
+            "  longest context: %lld guaranteed, %lld with balanced routing\n"
+            "  largest batch, tokens of all ranks: %lld guaranteed, %lld with balanced routing\n",
+            (long long)reach.context[PLAN_GUARANTEED], (long long)reach.context[PLAN_BALANCED],
+            (long long)reach.batch[PLAN_GUARANTEED], (long long)reach.batch[PLAN_BALANCED]);
+    }
+    return line->json ? plan_record_budget(p, &budget, &reach) : -1;
 }
 
-void plan_print_baseline(const struct plan *p)
+int plan_print_baseline(const struct plan *p)
 {
     const struct plan_line *line = &p->line;
     struct plan_model model = plan_baseline_model(p);
@@ -178,7 +146,14 @@ void plan_print_baseline(const struct plan *p)
     plan_print_verdict("balanced load", b.device_bytes, plan_limit_bytes(p));
     if (b.device_bytes > plan_limit_bytes(p))
         printf("    what breaks: %s\n", b.term[b.largest].name);
-    if (line->reach)
-        printf("  longest context: %lld\n", (long long)plan_baseline_reach(&model, (int)line->gpus,
-                                                plan_limit_bytes(p), line->device_state));
+    struct plan_baseline_reach reach = {0};
+    if (line->reach) {
+        reach = plan_baseline_reach(
+            &model, (int)line->gpus, line->context, plan_limit_bytes(p), line->device_state);
+        printf("  longest context: %lld; at twice that the largest term is %s, %.3f GiB\n"
+               "  largest batch, tokens of all ranks: %lld\n",
+            (long long)reach.context, reach.beyond.term[reach.beyond.largest].name,
+            (double)reach.beyond.term[reach.beyond.largest].bytes / GIB, (long long)reach.batch);
+    }
+    return line->json ? plan_record_baseline(p, &b, &reach) : -1;
 }

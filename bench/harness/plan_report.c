@@ -202,6 +202,7 @@ static int record(const struct plan_search *s, const struct step_time *whole, in
         rec_str(record, "impl", "composed");
         rec_str(record, "device", name);
         options_record(p->options, record);
+        rec_str(record, "config.free", plan_search_free_names(p, name, sizeof name));
         rec_str(record, "status", "ok");
         rec_int(record, "figures.sequence_group", c->line.sequence_group);
         rec_int(record, "figures.sequences", c->line.sequences);

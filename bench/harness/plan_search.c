@@ -340,6 +340,20 @@ int plan_search_run(struct plan_search *s, const struct plan *plan)
     return 0;
 }
 
+const char *plan_search_free_names(const struct plan *p, char *text, int size)
+{
+    static const char *const names[][2] = {{"sequence-group", "D"}, {"sequences", "B"},
+        {"expert-group", "E_p"}, {"vocab-group", "P"}, {"chunk-budget", "c"}, {"bucket", "beta"},
+        {"host-budget", "S"}};
+    int used = 0;
+    text[0] = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!options_given(p->options, names[i][0]) && used < size)
+            used +=
+                snprintf(text + used, (size_t)(size - used), "%s%s", used ? "+" : "", names[i][1]);
+    return text;
+}
+
 void plan_search_free(struct plan_search *s)
 {
     free(s->candidate);

@@ -71,3 +71,6 @@ double plan_candidate_rate(const struct plan_search *search, const struct plan_c
 /* The candidate's step with all its layers, on several machines. 0, or -1 with search->error. */
 int plan_search_whole(struct plan_search *search, const struct plan_candidate *candidate,
     const struct profile *machines, int count, struct step_time *out);
+
+/* What is not given, and so is searched: "D+B+c". */
+const char *plan_search_free_names(const struct plan *p, char *text, int size);

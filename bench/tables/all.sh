@@ -13,7 +13,7 @@
 set -u
 here=$(dirname "$0")
 tables='table_02 table_03_12 table_04_14 table_06 table_07 table_08 table_09 table_10 table_11 table_13
-    figure_05 figure_08 links'
+    figure_05 figure_06_07 figure_08 links'
 jobs=$(nproc 2>/dev/null || echo 1)
 csv='' count=$#
 while [ "$count" -gt 0 ]; do

@@ -1,0 +1,78 @@
+/* Writing a budget as a record. */
+#include "bench/harness/plan_record.h"
+#include <stdio.h>
+#include "probe/record.h"
+
+/* NULL when memory is short. */
+static json_t *begin(const struct plan *p, const char *impl)
+{
+    json_t *record = rec_create();
+    if (!record)
+        return NULL;
+    rec_str(record, "op", "plan");
+    rec_str(record, "impl", impl);
+    rec_str(record, "device", "none");
+    options_record(p->options, record);
+    rec_str(record, "status", "ok");
+    rec_int(record, "figures.parameters", p->list.params);
+    rec_int(record, "figures.limit_bytes", plan_limit_bytes(p));
+    return record;
+}
+
+static int append(const struct plan *p, json_t *record)
+{
+    char error[256] = "memory is short";
+    int status = record ? rec_append(p->line.json, record, error, sizeof error) : -1;
+    json_decref(record);
+    if (status)
+        fprintf(stderr, "plan: %s\n", error);
+    return status ? EXIT_ENVIRONMENT : -1;
+}
+
+int plan_record_budget(
+    const struct plan *p, const struct model_budget *budget, const struct plan_reach *reach)
+{
+    char path[64];
+    json_t *record = begin(p, "composed");
+    for (int i = 0; record && i < budget->count; i++) {
+        snprintf(path, sizeof path, "figures.term_%d_bytes", i);
+        rec_int(record, path, budget->term[i].bytes);
+    }
+    if (record) {
+        rec_int(record, "figures.guaranteed_bytes", budget->device_bytes);
+        rec_int(record, "figures.balanced_bytes", budget->balanced_bytes);
+        rec_int(record, "figures.host_bytes", budget->host_bytes);
+    }
+    if (record && p->line.reach) {
+        rec_int(record, "figures.longest_guaranteed", reach->context[PLAN_GUARANTEED]);
+        rec_int(record, "figures.longest_balanced", reach->context[PLAN_BALANCED]);
+        rec_int(record, "figures.batch_guaranteed", reach->batch[PLAN_GUARANTEED]);
+        rec_int(record, "figures.batch_balanced", reach->batch[PLAN_BALANCED]);
+    }
+    return append(p, record);
+}
+
+int plan_record_baseline(
+    const struct plan *p, const struct plan_baseline *b, const struct plan_baseline_reach *reach)
+{
+    static const char *const keys[PLAN_BASELINE_TERMS] = {
+        "parameters", "optimizer", "gathered", "boundaries", "attention", "dispatch", "logits"};
+    char path[64];
+    json_t *record = begin(p, "fsdp2");
+    for (int i = 0; record && i < PLAN_BASELINE_TERMS; i++) {
+        snprintf(path, sizeof path, "figures.%s_bytes", keys[i]);
+        rec_int(record, path, b->term[i].bytes);
+        if (!p->line.reach)
+            continue;
+        snprintf(path, sizeof path, "figures.beyond_%s_bytes", keys[i]);
+        rec_int(record, path, reach->beyond.term[i].bytes);
+    }
+    if (record)
+        rec_int(record, "figures.device_bytes", b->device_bytes);
+    if (record && p->line.reach) {
+        rec_int(record, "figures.longest", reach->context);
+        rec_int(record, "figures.batch", reach->batch);
+        rec_int(record, "figures.beyond_bytes", reach->beyond.device_bytes);
+    }
+    return append(p, record);
+}

@@ -1,7 +1,6 @@
 /* Launchers say in the environment that they have started a process, and how many. With more than
  * one the process joins the others through MPI; what it learns of them is kept here. */
 #include "device/launch.h"
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,38 +8,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "device/guard.h"
+#include "device/launch_state.h"
 #include "device/processes.h"
 #include "probe/host.h"
 #ifdef HAVE_MPI
 #include "device/mpi_engine.h"
 #endif
 
-#define EXIT_DIFFERENT 2 /* bad input: options that differ */
-#define EXIT_NO_JOB 3    /* environment */
-
-#define HOST_TEXT 64
-#define WORDS_TEXT 400
+#define EXIT_NO_JOB 3      /* environment */
 #define GROUP_TIMEOUT_S 60 /* as group_create */
 
-/* Of every process. */
-struct place {
-    char host[HOST_TEXT];
-    cpu_set_t cpus; /* that it may run on */
-};
-
-static struct launch {
-    const char *program;
-    bool started;
-    int processes, process, per_process;
-    const char *library;
-    /* [processes], owned; NULL when alone */
-    struct place *places;
-    int *node, *local; /* node of each process, and which of the node's it is */
-    int node_count;
-    int node_cpus, cpus;
-    int said;  /* what stderr was while a command line is read, and what it is then: */
-    int words; /* what this process has to say of it; -1: not kept */
-} launch = {
+struct launch launch = {
     .processes = 1, .per_process = 1, .library = "", .node_count = 1, .said = -1, .words = -1};
 
 /* ---- the launcher ---------------------------------------------------------------------------- */
@@ -124,7 +102,7 @@ static void share_cores(void)
 static bool find_places(void)
 {
     size_t processes = (size_t)launch.processes;
-    struct place mine;
+    struct launch_place mine;
     memset(&mine, 0, sizeof mine);
     if (gethostname(mine.host, sizeof mine.host - 1))
         snprintf(mine.host, sizeof mine.host, "unknown");
@@ -209,6 +187,7 @@ int launch_close(int status)
     free(launch.places);
     free(launch.node);
     free(launch.local);
+    free(launch.gpus);
     free(job.leaders);
     return status;
 }
@@ -417,115 +396,4 @@ void launch_phase(const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     set_phase(text);
-}
-
-/* ---- agreement ------------------------------------------------------------------------------- */
-
-bool launch_all(bool mine)
-{
-    char own = mine, *all = calloc((size_t)launch.processes, 1);
-    bool every = mine;
-    if (!launch.started || !all) {
-        free(all);
-        return mine;
-    }
-    launch_gather(&own, all, 1);
-    for (int p = 0; p < launch.processes; p++)
-        every &= all[p] != 0;
-    free(all);
-    return every;
-}
-
-int launch_follow_value(int value)
-{
-    int *all = launch.started ? malloc((size_t)launch.processes * sizeof *all) : NULL;
-    if (!all)
-        return value;
-    launch_gather(&value, all, sizeof value);
-    value = all[0];
-    free(all);
-    return value;
-}
-
-bool launch_follow(bool decision)
-{
-    return launch_follow_value(decision) != 0;
-}
-
-/* How a process came out of its command line. */
-struct start {
-    int status;
-    uint64_t hash;            /* of all its arguments */
-    char options[WORDS_TEXT]; /* their beginning */
-    char words[WORDS_TEXT];   /* of what it said */
-};
-
-/* FNV-1a; the end of each argument counts too. */
-static uint64_t hash_of(int argc, char *const *argv)
-{
-    uint64_t hash = 14695981039346656037u;
-    for (int i = 1; i < argc; i++) {
-        for (const char *c = argv[i];; c++) {
-            hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-            if (!*c)
-                break;
-        }
-    }
-    return hash;
-}
-
-/* Gives stderr back and takes what was written meanwhile. */
-static void take_words(char *text, size_t size)
-{
-    text[0] = 0;
-    if (launch.said < 0)
-        return;
-    fflush(stderr);
-    ssize_t bytes = pread(launch.words, text, size - 1, 0);
-    text[bytes > 0 ? bytes : 0] = 0;
-    dup2(launch.said, STDERR_FILENO);
-    close(launch.said);
-    close(launch.words);
-    launch.said = launch.words = -1;
-}
-
-/* The status that differs from the main process's, said by it. */
-static int name_difference(const struct start *all)
-{
-    for (int p = 1; p < launch.processes; p++) {
-        int rank = p * launch.per_process;
-        if (all[p].hash != all[0].hash) {
-            fprintf(stderr,
-                "%s: rank %d on %s was started with other options than rank 0 on %s:\n"
-                "    %s\n    %s\n",
-                launch.program, rank, launch_host(rank), launch_host(0), all[p].options,
-                all[0].options);
-            return EXIT_DIFFERENT;
-        }
-        if (all[p].status != all[0].status) {
-            fprintf(stderr, "%s: rank %d on %s cannot go on: %s", launch.program, rank,
-                launch_host(rank), all[p].words[0] ? all[p].words : "it has not said why\n");
-            return all[p].status > 0 ? all[p].status : all[0].status;
-        }
-    }
-    return all[0].status;
-}
-
-int launch_agree(int status, int argc, char *const *argv)
-{
-    struct start mine = {.status = status, .hash = hash_of(argc, argv)};
-    struct start *all = launch.started ? malloc((size_t)launch.processes * sizeof *all) : NULL;
-    if (!all)
-        return status;
-    size_t used = 0;
-    for (int i = 1; i < argc && used < sizeof mine.options - 1; i++)
-        used += (size_t)snprintf(
-            mine.options + used, sizeof mine.options - used, "%s%s", i > 1 ? " " : "", argv[i]);
-    take_words(mine.words, sizeof mine.words);
-    launch_gather(&mine, all, sizeof mine);
-    int agreed = status;
-    if (launch_is_main())
-        agreed = name_difference(all);
-    free(all);
-    return launch_follow_value(agreed);
 }

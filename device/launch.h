@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct dev_place;
+
 /* Joins the other processes when a launcher (mpirun, srun) started more than one; what processes
  * other than the main one print on stdout is lost from here on. -1 to go on, or an exit status
  * after one line on stderr: 3 where this build has no MPI, or another than the launcher's. */
@@ -56,6 +58,12 @@ bool launch_all(bool mine);         /* whether it holds on every process */
 int launch_follow_value(int value); /* the main process's number */
 bool launch_follow(bool decision);  /* the main process's decision */
 void launch_gather(const void *mine, void *all, int64_t bytes); /* [processes][bytes] */
+
+/* Makes the GPUs of all ranks known, from those of this process's; nothing when alone. False when
+ * memory is short, on all. */
+bool launch_set_gpus(const struct dev_place *mine);
+const struct dev_place *launch_gpu(int rank); /* NULL: not known */
+int launch_gpus(void); /* how many different ones the ranks are on; 0: not known */
 
 /* What this process is doing, for the message when it is never heard of again. */
 void launch_phase(const char *format, ...) __attribute__((format(printf, 1, 2)));

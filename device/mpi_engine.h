@@ -81,6 +81,14 @@ void mpi_transfer_free(struct mpi_transfer *transfer);
 bool mpi_transfer_run(
     struct mpi_transfer *transfer, bool (*stop)(const void *context), const void *context);
 
+/* The same for a thread that has something else to do meanwhile: begins it; looks at it; and, once
+ * only, either mpi_transfer_free when it is done or mpi_transfer_drop at any time, which gives up
+ * what is not done. */
+enum mpi_transfer_state { MPI_TRANSFER_UNDER_WAY, MPI_TRANSFER_DONE, MPI_TRANSFER_REFUSED };
+void mpi_transfer_begin(struct mpi_transfer *transfer);
+enum mpi_transfer_state mpi_transfer_look(struct mpi_transfer *transfer);
+void mpi_transfer_drop(struct mpi_transfer *transfer);
+
 /* Every transfer that waits looks at its `stop` again. */
 void mpi_wake(void);
 

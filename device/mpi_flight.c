@@ -394,27 +394,58 @@ void mpi_transfer_free(struct mpi_transfer *transfer)
     free(transfer);
 }
 
-bool mpi_transfer_run(
-    struct mpi_transfer *transfer, bool (*stop)(const void *context), const void *context)
+/* Under the lock. */
+static void submit(struct engine *e, struct mpi_transfer *transfer)
 {
-    struct engine *e = &mpi_engine;
-    transfer->since_s = timing_now_s();
-    pthread_mutex_lock(&e->lock);
     struct mpi_transfer **end = &e->submitted;
+    transfer->since_s = timing_now_s();
     while (*end)
         end = &(*end)->next;
     *end = transfer;
     pthread_cond_signal(&e->work);
+}
+
+bool mpi_transfer_run(
+    struct mpi_transfer *transfer, bool (*stop)(const void *context), const void *context)
+{
+    struct engine *e = &mpi_engine;
+    pthread_mutex_lock(&e->lock);
+    submit(e, transfer);
     while (!transfer->done && !transfer->refused && !stop(context))
         pthread_cond_wait(&transfer->wake, &e->lock);
     bool sound = transfer->done && !transfer->refused;
+    pthread_mutex_unlock(&e->lock);
+    if (!sound)
+        mpi_transfer_drop(transfer);
+    return sound;
+}
+
+void mpi_transfer_begin(struct mpi_transfer *transfer)
+{
+    pthread_mutex_lock(&mpi_engine.lock);
+    submit(&mpi_engine, transfer);
+    pthread_mutex_unlock(&mpi_engine.lock);
+}
+
+enum mpi_transfer_state mpi_transfer_look(struct mpi_transfer *transfer)
+{
+    pthread_mutex_lock(&mpi_engine.lock);
+    enum mpi_transfer_state state = transfer->refused ? MPI_TRANSFER_REFUSED
+                                    : transfer->done  ? MPI_TRANSFER_DONE
+                                                      : MPI_TRANSFER_UNDER_WAY;
+    pthread_mutex_unlock(&mpi_engine.lock);
+    return state;
+}
+
+void mpi_transfer_drop(struct mpi_transfer *transfer)
+{
+    pthread_mutex_lock(&mpi_engine.lock);
     bool over = transfer->done;
     if (!over)
         transfer->abandoned = true;
-    pthread_mutex_unlock(&e->lock);
-    if (over && !sound)
+    pthread_mutex_unlock(&mpi_engine.lock);
+    if (over)
         mpi_transfer_free(transfer);
-    return sound;
 }
 
 void mpi_wake(void)

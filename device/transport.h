@@ -2,6 +2,7 @@
 #pragma once
 #include "device/comm.h"
 
+struct announcement;
 struct board;
 struct comm_transport;
 
@@ -76,6 +77,18 @@ struct comm_transport {
 
     /* The group fails because of `rank`: every rank's device fails, whoever waits is woken. */
     void (*abort)(struct comm *comm, int rank, enum dev_status status, const char *message);
+
+    /* For the host's side of communicators whose messages go another way (device/host_side.h); NULL
+     * where it has none of this. announce() tells the exchange's partners what this rank is about
+     * to send them and receive, and does not wait; the exchange outlives what it returns, NULL when
+     * memory is short and the group fails. agreed(): all partners have said what fits; the group
+     * fails when one has not. */
+    struct announcement *(*announce)(struct comm *comm, const struct exchange *exchange);
+    bool (*agreed)(struct announcement *announcement);
+    void (*forget)(struct announcement *announcement); /* at any time; NULL is fine */
+
+    /* Its open() sees to it that ranks of several processes (device/launch.h) reach one another. */
+    bool spans_processes;
 };
 
 extern const struct comm_transport transport_threads, transport_sim;

@@ -82,6 +82,9 @@ struct dev_backend {
     /* dev_facts; NULL where there is nothing to tell. From any thread. */
     enum dev_status (*facts)(struct dev_facts *facts, char *error, int size);
 
+    /* dev_place; NULL where there is one device. From any thread. */
+    enum dev_status (*place)(int rank, struct dev_place *place, char *error, int size);
+
     /* Sets dev->state; config is checked. On failure `error` says why and nothing is left behind.
      */
     enum dev_status (*open)(struct device *dev, char *error, int size);
@@ -131,7 +134,9 @@ struct dev_backend {
     /* dev_driver_bytes; NULL where there is no driver. */
     int64_t (*driver_bytes)(struct device *dev);
 
-    const struct comm_transport *transport; /* moves messages between thread ranks */
+    /* Moves messages between thread ranks; between processes too if it spans_processes, else the
+     * launcher's does. */
+    const struct comm_transport *transport;
 };
 
 extern const struct dev_backend backend_cpu, backend_sim;

@@ -1,8 +1,8 @@
 /* A CUDA GPU as a device: its streams are the device's streams, and every operation is enqueued by
  * the rank's host thread at the call.
  *
- * Rank r works on GPU r mod the number of GPUs; ranks that share a GPU have memory and streams of
- * their own. The pace of copies and messages cannot be set: a rate is refused. */
+ * Rank r works on GPU r mod the number of GPUs, r counted on its machine; ranks that share a GPU
+ * have memory and streams of their own. The pace of copies and messages cannot be set: a rate is refused. */
 #include "device/cuda_device.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,15 +14,15 @@
 static enum dev_status find_gpu(
     const struct dev_config *config, int *ordinal, char *error, int size)
 {
-    int count = 0;
-    enum dev_status status = cuda_count(&count, error, size);
+    struct dev_place place;
+    enum dev_status status = cuda_place(config->rank, &place, error, size);
     if (status != DEV_OK)
         return status;
     if (config->h2d_bytes_per_s > 0 || config->d2h_bytes_per_s > 0) {
         snprintf(error, (size_t)size, "copies of a GPU cannot be paced; allowed: no rate");
         return DEV_FAILED;
     }
-    *ordinal = config->rank % count;
+    *ordinal = place.ordinal;
     return DEV_OK;
 }
 
@@ -251,6 +251,7 @@ static void fetch(
 
 extern "C" const struct dev_backend backend_cuda = {
     .facts = cuda_facts,
+    .place = cuda_place,
     .open = open_cuda,
     .close = close_cuda,
     .take = cuda_take,
@@ -262,7 +263,7 @@ extern "C" const struct dev_backend backend_cuda = {
     .enqueue = enqueue,
     .record = cuda_record,
     .reach = cuda_reach,
-    .settle = cuda_trace_settle,
+    .settle = cuda_settle,
     .phase = cuda_nvtx_phase,
     .clock_s = clock_s,
     .machine_clock_s = NULL,

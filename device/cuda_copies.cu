@@ -187,12 +187,17 @@ static bool wait_taken(struct comm *comm, struct stream *stream, struct board *b
     return true;
 }
 
+bool cuda_copy_own_parts(struct comm *comm, struct stream *stream, const struct exchange *exchange)
+{
+    return copy_parts(stream, exchange, exchange, comm->rank, comm->rank) >= 0;
+}
+
 static void meet(struct comm *comm, struct stream *stream, struct board *board,
     struct board_page *page, int *partners, int *taken)
 {
     const struct exchange *exchange = page->side[comm->rank].exchange;
     int count = exchange->partner_count;
-    if (copy_parts(stream, exchange, exchange, comm->rank, comm->rank) < 0 ||
+    if (!cuda_copy_own_parts(comm, stream, exchange) ||
         !copy_all(comm, stream, board, page, partners, taken))
         return;
     for (int i = 0; i < count; i++)
@@ -242,4 +247,8 @@ const struct comm_transport transport_cuda_copies = {
     .host_all_gather = copies_host_all_gather,
     .host_collect = NULL,
     .abort = copies_abort,
+    .announce = NULL,
+    .agreed = NULL,
+    .forget = NULL,
+    .spans_processes = false,
 };

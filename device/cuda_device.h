@@ -7,6 +7,8 @@
 extern "C" {
 #include "device/backend.h"
 #include "device/board.h"
+#include "device/host_side.h"
+#include "device/launch.h"
 #include "device/pool.h"
 #include "device/transport.h"
 #include "probe/timing.h"
@@ -35,10 +37,13 @@ struct cuda_pinned {
 };
 
 /* What is asked again and again while the host waits for this device: a communicator whose failure
- * no stream tells of. It is part of what watches. */
+ * no stream tells of. */
 struct cuda_watch {
     struct cuda_watch *next;
-    void (*look)(struct cuda_watch *watch);
+    void *context;
+    void (*look)(void *context);
+    /* Whether there is something left to look for when all streams are done. */
+    bool (*expects)(const void *context);
 };
 
 struct cuda {
@@ -83,8 +88,9 @@ void cuda_describe(cudaError_t error, const char *call, char *text, int size);
 /* How many GPUs there are. DEV_UNAVAILABLE, and `error` says why, when there is none. */
 enum dev_status cuda_count(int *count, char *error, int size);
 
-/* dev_facts (cuda_facts.cu). */
+/* dev_facts and dev_place (cuda_facts.cu). */
 enum dev_status cuda_facts(struct dev_facts *facts, char *error, int size);
+enum dev_status cuda_place(int rank, struct dev_place *place, char *error, int size);
 
 /* Makes the device's GPU the calling thread's. */
 bool cuda_use(struct device *dev);
@@ -116,6 +122,10 @@ void cuda_wait(struct stream *stream, struct event event);
 /* Waits for an event on the host, looking at the watches meanwhile; ends when the device has
  * failed, too. False then. `event` NULL: for the whole stream. */
 bool cuda_poll(struct stream *stream, cudaEvent_t event);
+
+/* All streams are done: waits until the watches expect nothing more, then what ran goes to the
+ * trace. */
+void cuda_settle(struct device *dev);
 
 /* A wait of the host that looks again and again: begin with *turn = 0. */
 void cuda_pause(int *turn);
@@ -151,7 +161,11 @@ void cuda_nvtx_phase(struct device *dev, const char *name);
  */
 
 extern "C" const struct comm_transport transport_cuda; /* chooses one of these (cuda_ranks.cu) */
-extern const struct comm_transport transport_cuda_copies;
+extern const struct comm_transport transport_cuda_copies, transport_cuda_staged;
+
+/* Enqueues the copies of what the rank sends itself. */
+bool cuda_copy_own_parts(struct comm *comm, struct stream *stream, const struct exchange *exchange);
+
 #ifdef HAVE_NCCL
 extern const struct comm_transport transport_nccl;
 #endif

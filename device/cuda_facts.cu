@@ -91,3 +91,18 @@ enum dev_status cuda_facts(struct dev_facts *facts, char *error, int size)
 #endif
     return DEV_OK;
 }
+
+/* A launcher may show each process a GPU of its own, or all of them to each. */
+enum dev_status cuda_place(int rank, struct dev_place *place, char *error, int size)
+{
+    int count = 0;
+    enum dev_status status = cuda_count(&count, error, size);
+    if (status != DEV_OK)
+        return status;
+    place->ordinal = launch_local_rank(rank) % count;
+    cudaError_t code = cudaDeviceGetPCIBusId(place->bus, sizeof place->bus, place->ordinal);
+    if (code == cudaSuccess)
+        return DEV_OK;
+    cuda_describe(code, "cudaDeviceGetPCIBusId", error, size);
+    return DEV_UNAVAILABLE;
+}

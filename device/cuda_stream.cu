@@ -195,9 +195,18 @@ bool cuda_poll(struct stream *stream, cudaEvent_t event)
         if (error != cudaErrorNotReady)
             return CUDA_DO(dev, error);
         for (struct cuda_watch *watch = cuda_of(dev)->watches; watch; watch = watch->next)
-            watch->look(watch);
+            watch->look(watch->context);
         cuda_pause(&turn);
     }
+}
+
+void cuda_settle(struct device *dev)
+{
+    for (struct cuda_watch *watch = cuda_of(dev)->watches; watch; watch = watch->next) {
+        for (int turn = 0; dev_usable(dev) && watch->expects(watch->context); cuda_pause(&turn))
+            watch->look(watch->context);
+    }
+    cuda_trace_settle(dev);
 }
 
 void cuda_reach(struct stream *stream, int64_t ticket)

@@ -109,6 +109,16 @@ enum dev_status dev_facts(enum dev_kind kind, struct dev_facts *facts, char *err
     return backend->facts ? backend->facts(facts, error, size) : DEV_OK;
 }
 
+enum dev_status dev_place(
+    enum dev_kind kind, int rank, struct dev_place *place, char *error, int size)
+{
+    memset(place, 0, sizeof *place);
+    const struct dev_backend *backend = find_backend(kind, error, size);
+    if (!backend)
+        return DEV_UNAVAILABLE;
+    return backend->place ? backend->place(rank, place, error, size) : DEV_OK;
+}
+
 static bool config_is_sound(const struct dev_config *config, char *error, int size)
 {
     if (config->device_limit_bytes < 0 || config->host_limit_bytes < 0)

@@ -35,7 +35,8 @@ enum dev_kind { DEV_CPU, DEV_SIM, DEV_CUDA };
 /* What carries the messages between the ranks of the cuda device. */
 enum dev_messages {
     DEV_MESSAGES_AUTO,   /* NCCL where every rank of several has a GPU of its own, else copies */
-    DEV_MESSAGES_COPIES, /* copies between the ranks' memories; ranks may share a GPU */
+    DEV_MESSAGES_COPIES, /* copies between the ranks' memories, between processes by way of their
+                            hosts; ranks may share a GPU */
     DEV_MESSAGES_NCCL
 };
 
@@ -75,6 +76,16 @@ struct dev_facts {
 
 /* DEV_UNAVAILABLE, and `error` says why, where there is none. Of the cuda device only. */
 enum dev_status dev_facts(enum dev_kind kind, struct dev_facts *facts, char *error, int size);
+
+/* Which GPU a rank's device is. */
+struct dev_place {
+    int ordinal;  /* among those that its process sees */
+    char bus[24]; /* the same for the same GPU of a machine: "0000:1b:00.0" */
+};
+
+/* Of the cuda device only; the rank is one of this process's. */
+enum dev_status dev_place(
+    enum dev_kind kind, int rank, struct dev_place *place, char *error, int size);
 
 /* Opens a device. On failure *out is NULL and `error` says why. */
 enum dev_status dev_open(

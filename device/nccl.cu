@@ -1,10 +1,15 @@
 /* Messages between ranks that have a GPU each, by NCCL: an exchange is one group of sends and
- * receives on the stream. NCCL moves bytes and never adds.
+ * receives on the stream. NCCL moves bytes and never adds. Everything that ranks tell each other
+ * beside that, NCCL's ids among it, goes over the host's side (device/host_side.h), so ranks may be
+ * threads of one process or of several.
  *
  * Communicators do not block: whatever NCCL does at length goes on in the background, and the host
  * looks after it, so that a rank that is gone, an error on a link, or an abort of the group ends
- * every wait. A message that does not match has no other sign than that it never ends; an exchange
- * that its stream has reached has the group's timeout to end in.
+ * every wait. To NCCL a message that does not match has no other sign than that it never ends; an
+ * exchange that its stream has reached has the group's timeout to end in. Between processes ranks
+ * also announce to each other what they are about to exchange, and an exchange is over only when
+ * all partners have announced the same: a difference is found as soon as the second of them comes,
+ * and a rank that does not come is known to be waited for (device/watch.h).
  *
  * All ranks enqueue all exchanges in one and the same order, as NCCL wants it of communicators that
  * share a GPU. */
@@ -21,15 +26,15 @@ struct pending {
     struct pending *next;
     struct exchange *exchange; /* owned */
     cudaEvent_t begun, done;
-    double deadline_s; /* 0 until its stream was seen to have reached it */
-    double left_s;     /* when a partner was first seen to have left; 0: none has */
+    struct announcement *announcement; /* NULL: none, or all have agreed */
+    double deadline_s;                 /* 0 until its stream was seen to have reached it */
+    double left_s;                     /* when a partner was first seen to have left; 0: none has */
 };
 
 struct nccl {
+    struct host_side side; /* first */
     struct cuda_watch watch;
     struct comm *comm;
-    struct board *board; /* for what ranks tell each other on the host; a duplicate's is rank 0's,
-                            and may be gone when another rank closes */
     struct group *group; /* outlives all communicators */
     ncclComm_t handle;   /* NULL: not there, or aborted */
     struct pending *first, **end;
@@ -63,8 +68,20 @@ static void abort_handle(struct nccl *nccl)
     nccl->handle = NULL;
 }
 
-/* Waits until what goes on in the background is done. False when it failed, or the group has. */
-static bool settle(struct nccl *nccl, const char *what)
+/* Whether all partners are known to exchange what this rank does. */
+static bool has_agreed(struct nccl *nccl, struct pending *pending)
+{
+    const struct comm_transport *side = nccl->side.comm.transport;
+    if (pending->announcement && side->agreed(pending->announcement)) {
+        side->forget(pending->announcement);
+        pending->announcement = NULL;
+    }
+    return !pending->announcement;
+}
+
+/* Waits until what goes on in the background is done; an exchange's (pending, else NULL) may wait
+ * for partners that are still on their way. False when it failed, or the group has. */
+static bool settle(struct nccl *nccl, struct pending *pending, const char *what)
 {
     struct comm *comm = nccl->comm;
     struct group *group = nccl->group;
@@ -78,7 +95,9 @@ static bool settle(struct nccl *nccl, const char *what)
             break;
         if (state == ncclSuccess)
             return true;
-        if (timing_now_s() >= deadline_s) {
+        if (pending && !has_agreed(nccl, pending)) {
+            deadline_s = group_deadline_s(group);
+        } else if (timing_now_s() >= deadline_s) {
             snprintf(message, sizeof message, "rank %d waited too long in %s of NCCL",
                 comm->root->rank, what);
             group_abort(group, comm->root->rank, DEV_FAILED, message);
@@ -95,8 +114,11 @@ static bool settle(struct nccl *nccl, const char *what)
 /* ---- what is under way ------------------------------------------------------------------------
  */
 
-static void free_pending(struct device *dev, struct pending *pending)
+static void free_pending(struct nccl *nccl, struct pending *pending)
 {
+    struct device *dev = nccl->comm->dev;
+    if (pending->announcement)
+        nccl->side.comm.transport->forget(pending->announcement);
     if (pending->begun)
         CUDA_DO(dev, cudaEventDestroy(pending->begun));
     if (pending->done)
@@ -113,12 +135,12 @@ static bool has_passed(cudaEvent_t event)
 
 static void forget_done(struct nccl *nccl)
 {
-    while (nccl->first && has_passed(nccl->first->done)) {
+    while (nccl->first && has_agreed(nccl, nccl->first) && has_passed(nccl->first->done)) {
         struct pending *first = nccl->first;
         nccl->first = first->next;
         if (!nccl->first)
             nccl->end = &nccl->first;
-        free_pending(nccl->comm->dev, first);
+        free_pending(nccl, first);
     }
 }
 
@@ -143,7 +165,7 @@ static void judge(struct nccl *nccl, struct pending *pending)
     int rank = nccl->comm->root->rank, left = find_left(nccl->comm, group, pending->exchange);
     double now_s = timing_now_s();
     char message[160];
-    if (!has_passed(pending->begun))
+    if (pending->announcement || !has_passed(pending->begun))
         return;
     if (!(pending->deadline_s > 0))
         pending->deadline_s = group_deadline_s(group);
@@ -162,9 +184,9 @@ static void judge(struct nccl *nccl, struct pending *pending)
 }
 
 /* While the host waits for anything of this rank. */
-static void look(struct cuda_watch *watch)
+static void look(void *context)
 {
-    struct nccl *nccl = (struct nccl *)watch;
+    struct nccl *nccl = (struct nccl *)context;
     ncclResult_t state = ncclSuccess;
     if (!nccl->handle)
         return;
@@ -177,13 +199,18 @@ static void look(struct cuda_watch *watch)
         abort_handle(nccl);
 }
 
+static bool expects_something(const void *context)
+{
+    return ((const struct nccl *)context)->first != NULL;
+}
+
 /* ---- communicators ----------------------------------------------------------------------------
  */
 
 /* Rank 0's id on all ranks. */
 static bool gather_id(struct nccl *nccl, ncclUniqueId *id)
 {
-    struct comm *comm = nccl->comm;
+    struct comm *comm = nccl->comm, *side = &nccl->side.comm;
     ncclUniqueId mine = {};
     ncclUniqueId *all = (ncclUniqueId *)malloc((size_t)comm->size * sizeof *all);
     bool sound = all != NULL;
@@ -191,33 +218,30 @@ static bool gather_id(struct nccl *nccl, ncclUniqueId *id)
         dev_fail(comm->dev, DEV_FAILED, "no memory for communicator '%s'", comm->name);
     if (sound && comm->rank == 0)
         sound = NCCL_DO(nccl, ncclGetUniqueId(&mine));
-    if (sound && (sound = !board_all_gather(nccl->board, comm->rank, &mine, all, sizeof mine)))
+    if (sound && (sound = !side->transport->host_all_gather(side, &mine, all, sizeof mine)))
         *id = all[0];
     free(all);
     return sound;
 }
 
-/* Joins the ranks' NCCL communicator. comm->size, rank, dev and name are set. */
-static bool join(struct comm *comm, struct board *board)
+/* Joins the ranks' NCCL communicator. comm->size, rank, dev and name are set, and so is the host's
+ * side. */
+static bool join(struct nccl *nccl, struct comm *comm, struct group *group)
 {
-    struct nccl *nccl = (struct nccl *)calloc(1, sizeof *nccl);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
-    if (!nccl)
-        return false;
+    nccl->watch.context = nccl;
     nccl->watch.look = look;
+    nccl->watch.expects = expects_something;
     nccl->comm = comm;
-    nccl->board = board;
-    nccl->group = board_group(board);
+    nccl->group = group;
     nccl->end = &nccl->first;
     config.blocking = 0;
     if (!gather_id(nccl, &id) ||
         !NCCL_DO(
             nccl, ncclCommInitRankConfig(&nccl->handle, comm->size, id, comm->rank, &config)) ||
-        !settle(nccl, "ncclCommInitRankConfig")) {
-        free(nccl);
+        !settle(nccl, NULL, "ncclCommInitRankConfig"))
         return false;
-    }
     struct cuda *cuda = cuda_of(comm->dev);
     nccl->watch.next = cuda->watches;
     cuda->watches = &nccl->watch;
@@ -227,19 +251,27 @@ static bool join(struct comm *comm, struct board *board)
 
 static bool nccl_open(struct comm *comm, struct board *board)
 {
-    comm->size = group_size(board_group(board));
-    return join(comm, board);
+    struct nccl *nccl = (struct nccl *)calloc(1, sizeof *nccl);
+    if (nccl && host_side_open(&nccl->side, comm, board)) {
+        if (join(nccl, comm, board_group(board)))
+            return true;
+        host_side_close(&nccl->side);
+    }
+    free(nccl);
+    return false;
 }
 
 static bool nccl_duplicate(struct comm *parent, struct comm *child)
 {
-    struct board *board = board_of_child(nccl_of(parent)->board, child);
-    if (!board)
-        return false;
-    if (join(child, board))
-        return true;
-    if (child->rank == 0)
-        board_free(board);
+    struct nccl *nccl = (struct nccl *)calloc(1, sizeof *nccl);
+    if (!nccl)
+        dev_fail(parent->dev, DEV_FAILED, "no memory for communicator '%s'", child->name);
+    if (nccl && host_side_duplicate(&nccl->side, parent, child)) {
+        if (join(nccl, child, nccl_of(parent)->group))
+            return true;
+        host_side_close(&nccl->side);
+    }
+    free(nccl);
     return false;
 }
 
@@ -252,7 +284,7 @@ static void nccl_close(struct comm *comm)
     *link = nccl->watch.next;
     cuda_use(comm->dev);
     if (nccl->handle && dev_usable(comm->dev) && NCCL_DO(nccl, ncclCommFinalize(nccl->handle)) &&
-        settle(nccl, "ncclCommFinalize")) {
+        settle(nccl, NULL, "ncclCommFinalize")) {
         NCCL_DO(nccl, ncclCommDestroy(nccl->handle));
         nccl->handle = NULL;
     }
@@ -260,36 +292,19 @@ static void nccl_close(struct comm *comm)
     while (nccl->first) {
         struct pending *first = nccl->first;
         nccl->first = first->next;
-        free_pending(comm->dev, first);
+        free_pending(nccl, first);
     }
-    if (comm != comm->root && comm->rank == 0)
-        board_free(nccl->board);
+    host_side_close(&nccl->side);
     free(nccl);
 }
 
 /* ---- exchanges --------------------------------------------------------------------------------
  */
 
-/* What the rank sends itself. */
-static bool copy_own(struct comm *comm, struct stream *stream, const struct exchange *exchange)
-{
-    int from, to;
-    int count = exchange_parts(exchange->send, exchange->sends, comm->rank, &from);
-    exchange_parts(exchange->receive, exchange->receives, comm->rank, &to);
-    for (int i = 0; i < count; i++) {
-        if (!CUDA_DO(comm->dev,
-                cudaMemcpyAsync(exchange->receive[to + i].data, exchange->send[from + i].data,
-                    (size_t)exchange->send[from + i].bytes, cudaMemcpyDeviceToDevice,
-                    cuda_handle(stream))))
-            return false;
-    }
-    return true;
-}
-
 /* One group; every part that is not the rank's own. */
-static bool send_and_receive(
-    struct nccl *nccl, struct stream *stream, const struct exchange *exchange)
+static bool send_and_receive(struct nccl *nccl, struct stream *stream, struct pending *pending)
 {
+    const struct exchange *exchange = pending->exchange;
     int rank = nccl->comm->rank;
     cudaStream_t handle = cuda_handle(stream);
     bool sound = NCCL_DO(nccl, ncclGroupStart());
@@ -307,13 +322,14 @@ static bool send_and_receive(
             sound = NCCL_DO(nccl, ncclRecv(part->data, (size_t)part->bytes, ncclUint8, part->peer,
                                       nccl->handle, handle));
     }
-    return NCCL_DO(nccl, ncclGroupEnd()) && sound && settle(nccl, exchange->label);
+    return NCCL_DO(nccl, ncclGroupEnd()) && sound && settle(nccl, pending, exchange->label);
 }
 
 /* Puts the exchange, enqueued, on the list of what is under way. */
 static struct pending *make_pending(struct nccl *nccl, struct exchange *exchange)
 {
     struct device *dev = nccl->comm->dev;
+    struct comm *side = &nccl->side.comm;
     struct pending *pending = (struct pending *)calloc(1, sizeof *pending);
     if (!pending) {
         dev_fail(dev, DEV_FAILED, "no memory for exchange '%s'", exchange->label);
@@ -321,17 +337,20 @@ static struct pending *make_pending(struct nccl *nccl, struct exchange *exchange
         return NULL;
     }
     pending->exchange = exchange;
-    if (CUDA_DO(dev, cudaEventCreateWithFlags(&pending->begun, cudaEventDisableTiming)) &&
+    if (side->transport->announce)
+        pending->announcement = side->transport->announce(side, exchange);
+    if (!!pending->announcement == !!side->transport->announce &&
+        CUDA_DO(dev, cudaEventCreateWithFlags(&pending->begun, cudaEventDisableTiming)) &&
         CUDA_DO(dev, cudaEventCreateWithFlags(&pending->done, cudaEventDisableTiming)))
         return pending;
-    free_pending(dev, pending);
+    free_pending(nccl, pending);
     return NULL;
 }
 
 static void nccl_exchange(struct comm *comm, struct stream *stream, struct exchange *exchange)
 {
     struct nccl *nccl = nccl_of(comm);
-    if (!nccl->handle || !copy_own(comm, stream, exchange) || !exchange->partner_count) {
+    if (!nccl->handle || !cuda_copy_own_parts(comm, stream, exchange) || !exchange->partner_count) {
         exchange_free(exchange);
         return;
     }
@@ -340,35 +359,26 @@ static void nccl_exchange(struct comm *comm, struct stream *stream, struct excha
     if (!pending)
         return;
     if (!CUDA_DO(comm->dev, cudaEventRecord(pending->begun, cuda_handle(stream))) ||
-        !send_and_receive(nccl, stream, exchange) ||
+        !send_and_receive(nccl, stream, pending) ||
         !CUDA_DO(comm->dev, cudaEventRecord(pending->done, cuda_handle(stream)))) {
-        free_pending(comm->dev, pending);
+        free_pending(nccl, pending);
         return;
     }
     *nccl->end = pending;
     nccl->end = &pending->next;
 }
 
-/* ---- the host's side --------------------------------------------------------------------------
- */
-
-static int nccl_host_all_gather(struct comm *comm, const void *send, void *receive, int64_t bytes)
-{
-    return board_all_gather(nccl_of(comm)->board, comm->rank, send, receive, bytes);
-}
-
 /* Each rank's own thread aborts its communicators, when it next waits for anything. */
-static void nccl_abort(struct comm *comm, int rank, enum dev_status status, const char *message)
-{
-    group_abort(nccl_of(comm)->group, rank, status, message);
-}
-
 const struct comm_transport transport_nccl = {
     .open = nccl_open,
     .duplicate = nccl_duplicate,
     .close = nccl_close,
     .exchange = nccl_exchange,
-    .host_all_gather = nccl_host_all_gather,
-    .host_collect = NULL,
-    .abort = nccl_abort,
+    .host_all_gather = host_side_all_gather,
+    .host_collect = host_side_collect,
+    .abort = host_side_abort,
+    .announce = NULL,
+    .agreed = NULL,
+    .forget = NULL,
+    .spans_processes = true,
 };

@@ -37,9 +37,10 @@ static bool open_rank(struct ranks *ranks, struct rank *rank)
         group_abort(ranks->group, rank->index, status, error);
         return false;
     }
-    const struct comm_transport *transport = launch_transport();
-    rank->comm = comm_open(transport ? transport : rank->dev->backend->transport, ranks->board,
-        rank->index, rank->dev);
+    const struct comm_transport *transport = rank->dev->backend->transport;
+    if (launch_transport() && !transport->spans_processes)
+        transport = launch_transport();
+    rank->comm = comm_open(transport, ranks->board, rank->index, rank->dev);
     if (!rank->comm) {
         bool known = dev_status(rank->dev) != DEV_OK;
         group_abort(ranks->group, rank->index, known ? dev_status(rank->dev) : DEV_FAILED,
@@ -136,9 +137,9 @@ int ranks_run(const struct ranks_config *config, int (*body)(struct rank *rank, 
             config->count, launch_ranks(), launch_ranks_per_process(), launch_processes());
         return refuse(failure, message);
     }
-    if (launch_started() && (config->device.kind != DEV_CPU || config->message_bytes_per_s > 0))
-        return refuse(
-            failure, "processes hold ranks of the cpu device, whose messages have no pace");
+    if (launch_started() && (config->device.kind == DEV_SIM || config->message_bytes_per_s > 0))
+        return refuse(failure,
+            "processes hold ranks of the cpu and the cuda device, whose messages have no pace");
     ranks.local = launch_started() ? launch_ranks_per_process() : config->count;
     ranks.first = launch_started() ? launch_process() * ranks.local : 0;
     struct dev_pool *own_pool = config->device.pool ? NULL : dev_pool_create(launch_cpus());

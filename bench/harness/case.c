@@ -141,7 +141,8 @@ static const struct option common_options[] = {
         .argument = "HOW",
         .fallback = "auto",
         .names = message_names,
-        .help = "on cuda: copies (ranks may share a GPU) or nccl; auto: nccl where none shares"},
+        .help = "on cuda: nccl, or copies, by way of the hosts between processes, where ranks may "
+                "share a GPU; auto: nccl where none shares"},
     {.name = "gemm",
         .kind = OPTION_NAME,
         .at = AT(gemm),
@@ -318,9 +319,9 @@ static int setup_device(struct case_options *options, struct options *parsed)
 /* Where a launcher has started processes, they are the ranks. */
 static int setup_launch(struct case_options *options, struct options *parsed)
 {
-    if (launch_started() && options->device_kind != DEV_CPU)
-        return options_refuse(
-            parsed, "device", "got '%.80s', allowed cpu under a launcher", options->device_text);
+    if (launch_started() && options->device_kind == DEV_SIM)
+        return options_refuse(parsed, "device", "got '%.80s', allowed cpu, cuda under a launcher",
+            options->device_text);
     if (launch_started() && options_given(parsed, "message-gbps"))
         return options_refuse(
             parsed, "message-gbps", "messages between processes go as fast as they go");
@@ -538,7 +539,7 @@ bool case_records_oom(const struct case_options *options)
 
 bool case_shares_gpu(const struct case_options *options)
 {
-    return options->device_kind == DEV_CUDA && options->ranks > options->gpu.count;
+    return options->device_kind == DEV_CUDA && options->ranks > gpu_count(options);
 }
 
 const char *case_device_name(const struct case_options *options)

@@ -3,6 +3,8 @@
  * name says so, in the table and in the record, and `compare` and the claims keep them apart. */
 #include "bench/harness/gpu.h"
 #include <stdio.h>
+#include <stdlib.h>
+#include "device/launch.h"
 #include "kernels/gemm_fast.h"
 
 static int refuse_meaningless(const struct options *parsed)
@@ -75,13 +77,33 @@ void gpu_case(const struct case_options *options, struct options *parsed)
         options_absent(parsed, "gemm");
 }
 
+bool gpu_place_ranks(const struct case_options *options)
+{
+    int ranks = launch_ranks_per_process(), first = launch_process() * ranks;
+    char error[256];
+    if (options->device_kind != DEV_CUDA || !launch_started())
+        return true;
+    struct dev_place *places = calloc((size_t)ranks, sizeof *places);
+    bool sound = places != NULL;
+    for (int r = 0; sound && r < ranks; r++)
+        sound = dev_place(DEV_CUDA, first + r, &places[r], error, sizeof error) == DEV_OK;
+    sound = launch_all(sound) && launch_set_gpus(places);
+    free(places);
+    return sound;
+}
+
+int gpu_count(const struct case_options *options)
+{
+    return launch_started() ? launch_gpus() : options->gpu.count;
+}
+
 int gpu_describe(const struct case_options *options, json_t *env)
 {
     const struct dev_facts *gpu = &options->gpu;
-    json_t *object =
-        json_pack("{s:s, s:i, s:I, s:i, s:s, s:s, s:s}", "name", gpu->name, "count", gpu->count,
-            "memory_bytes", (json_int_t)gpu->memory_bytes, "multiprocessors", gpu->multiprocessors,
-            "capability", gpu->capability, "driver", gpu->driver, "cuda_runtime", gpu->runtime);
+    json_t *object = json_pack("{s:s, s:i, s:I, s:i, s:s, s:s, s:s}", "name", gpu->name, "count",
+        gpu_count(options), "memory_bytes", (json_int_t)gpu->memory_bytes, "multiprocessors",
+        gpu->multiprocessors, "capability", gpu->capability, "driver", gpu->driver, "cuda_runtime",
+        gpu->runtime);
     if (object && gpu->messages[0])
         json_object_set_new(object, "messages", json_string(gpu->messages));
     return json_object_set_new(env, "gpu", object);

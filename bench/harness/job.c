@@ -123,6 +123,17 @@ void job_write_trace(
         report_failure(report, EXIT_ENVIRONMENT, "--trace: cannot write %s", common->trace);
 }
 
+static json_t *rank_json(int rank)
+{
+    const struct dev_place *gpu = launch_gpu(rank);
+    json_t *object =
+        json_pack("{s:i, s:i}", "node", launch_node(rank), "local_rank", launch_local_rank(rank));
+    if (object && gpu)
+        json_object_set_new(
+            object, "gpu", json_pack("{s:i, s:s}", "ordinal", gpu->ordinal, "bus", gpu->bus));
+    return object;
+}
+
 json_t *job_json(void)
 {
     if (!launch_started())
@@ -131,8 +142,7 @@ json_t *job_json(void)
     for (int r = 0; r < launch_ranks(); r++) {
         if (launch_node(r) == (int)json_array_size(hosts))
             json_array_append_new(hosts, json_string(launch_host(r)));
-        json_array_append_new(ranks,
-            json_pack("{s:i, s:i}", "node", launch_node(r), "local_rank", launch_local_rank(r)));
+        json_array_append_new(ranks, rank_json(r));
     }
     return json_pack("{s:s, s:i, s:i, s:i, s:o, s:o}", "messages", launch_library(), "processes",
         launch_processes(), "ranks_per_process", launch_ranks_per_process(), "nodes",

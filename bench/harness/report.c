@@ -171,7 +171,7 @@ static void print_header(struct report *report)
     bool simulated = case_simulates(report->common);
     char where[32];
     if (report->common->device_kind == DEV_CUDA)
-        snprintf(where, sizeof where, "GPUs: %d", report->common->gpu.count);
+        snprintf(where, sizeof where, "GPUs: %d", gpu_count(report->common));
     else if (simulated)
         snprintf(where, sizeof where, "simulated");
     else
@@ -182,7 +182,7 @@ static void print_header(struct report *report)
     print_constants(report);
     if (report->shared)
         fprintf(out, "shared-gpu: more ranks than the %d GPU%s here take turns on them\n",
-            report->common->gpu.count, report->common->gpu.count == 1 ? "" : "s");
+            gpu_count(report->common), gpu_count(report->common) == 1 ? "" : "s");
     if (report->oversubscribed)
         fprintf(out,
             "more ranks or threads than the %d cores here: ranks take turns, and times say so\n",
@@ -206,7 +206,8 @@ static void print_header(struct report *report)
 struct report *report_open(const struct case_options *common, struct options *options,
     const struct program *program, int argc, char *const *argv)
 {
-    struct report *report = calloc(1, sizeof *report);
+    bool placed = gpu_place_ranks(common);
+    struct report *report = placed ? calloc(1, sizeof *report) : NULL;
     if (report) {
         report->widths = calloc((size_t)options_count(options) + 1, sizeof *report->widths);
         report->run = host_run(argc, argv);

@@ -162,8 +162,10 @@ EMU_OBJ := $(patsubst %,$(B)/emu/obj/%.o,$(basename $(wildcard kernels/*.cu devi
 EMU_BIN := $(if $(EMULATOR),$(BIN_SRC:bench/%.c=$(B)/emu/bin/%))
 EMU_TEST_SRC := $(wildcard $(foreach e,c cu,$(if $(ONLY),$(ONLY:%=tests/%.$(e)),tests/cuda_*.$(e))))
 EMU_TESTS := $(if $(EMULATOR),$(patsubst tests/%,$(B)/emu/tests/%,$(basename $(EMU_TEST_SRC))))
-# What the scripts tests/cuda_*.t run.
-EMU_RUNS := $(if $(EMULATOR),$(B)/emu/tests/cuda_emu/faults $(EMU_BIN))
+OTHER_MPI := $(wordlist 2,9,$(MPI_NAMES))
+# What the scripts tests/cuda_*.t run; the programs between processes with every MPI library.
+EMU_RUNS := $(if $(EMULATOR),$(B)/emu/tests/cuda_emu/faults $(EMU_BIN) \
+	$(if $(MPI_NAMES),$(B)/emu/tests/mpi_faults) $(OTHER_MPI:%=$(B)/emu/%/dispatch))
 
 FORMATTED := $(wildcard $(foreach d,$(LIB_DIRS) bench tests,$(foreach e,c h cu cuh,$(d)/*.$(e))) \
 	$(foreach e,h cpp cu,tests/cuda_emu/*.$(e)))
@@ -253,7 +255,6 @@ $(MPI_TESTS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/tests/%.o $(MPI_CALLS:%.c=$(B)
 	@mkdir -p $$(@D)
 	$$(call run,link,$$@,$$(LINK))
 endef
-OTHER_MPI := $(wordlist 2,9,$(MPI_NAMES))
 $(foreach n,$(OTHER_MPI),$(eval $(call mpi_rules,$(n))))
 # What tests/mpi.t runs, and the launchers that it runs it with.
 MPI_RUNS := $(if $(MPI_NAMES),$(MPI_TESTS:%=$(B)/tests/%) $(MESSAGE_PEERS)) \
@@ -320,10 +321,19 @@ $(B)/emu/tests/%: $(B)/emu/obj/tests/%.o $(EMU_OBJ) $(SUPPORT) $(LIB) $(B)/emu/o
 	@mkdir -p $(@D)
 	$(call run,link,$@,$(EMU_LINK))
 
-$(patsubst tests/%.c,$(B)/emu/tests/%,$(filter %.c,$(EMU_TEST_SRC))): \
+$(patsubst tests/%.c,$(B)/emu/tests/%,$(filter %.c,$(EMU_TEST_SRC)) tests/mpi_faults.c): \
 $(B)/emu/tests/%: $(B)/obj/tests/%.o $(EMU_OBJ) $(SUPPORT) $(LIB) $(B)/emu/objects
 	@mkdir -p $(@D)
 	$(call run,link,$@,$(EMU_LINK))
+
+define emu_mpi_rules
+$(B)/emu/$(1)/dispatch: MPI_NAME := $(1)
+$(B)/emu/$(1)/dispatch: $(B)/obj/bench/dispatch.o $(MPI_CALLS:%.c=$(B)/obj/$(1)/%.o) $(EMU_OBJ) \
+	$(LIB) $(B)/emu/objects
+	@mkdir -p $$(@D)
+	$$(call run,link,$$@,$$(EMU_LINK))
+endef
+$(foreach n,$(OTHER_MPI),$(eval $(call emu_mpi_rules,$(n))))
 
 # ---- goals -------------------------------------------------------------------------------------------
 

@@ -1,8 +1,10 @@
 /* Messages between CUDA ranks, by copies and by NCCL: every byte of random exchanges on several
  * communicators, subsets and streams at once, and every way in which a rank can fail the others.
  * The emulated device has four GPUs here, so that ranks have one each, or share them; on real ones
- * NCCL is tested as far as they allow. */
+ * NCCL is tested as far as they allow. Under a launcher (tests/cuda_processes.t) the bytes go between
+ * its processes. */
 #include <stdatomic.h>
+#include "device/launch.h"
 #include "tests/device_case.h"
 
 enum { RANKS_MOST = 6, ROUNDS = 12, LANES = 2, PARTS = 3, MOST_BYTES = 700 };
@@ -264,11 +266,30 @@ static void test_all_bytes(struct dev_pool *pool, int gpus)
     test_bytes(pool, DEV_MESSAGES_AUTO, 5);
 }
 
-int main(void)
+/* Ranks that processes hold, `argument` of each. */
+static int between_processes(int argc, char **argv)
+{
+    struct dev_pool *pool = dev_pool_create(2);
+    int status = launch_agree(-1, argc, argv);
+    if (status >= 0 || !pool)
+        return launch_close(1);
+    launch_set_ranks_per_process(argc > 1 ? atoi(argv[1]) : 1);
+    test_bytes(pool, DEV_MESSAGES_COPIES, launch_ranks());
+    test_bytes(pool, DEV_MESSAGES_NCCL, launch_ranks());
+    dev_pool_free(pool);
+    return launch_close(tap_done());
+}
+
+int main(int argc, char **argv)
 {
     struct dev_facts facts;
     char error[256] = "";
+    int status = launch_open("cuda_messages");
+    if (status >= 0)
+        return status;
     setenv("CUDA_EMU_DEVICES", "4", 1);
+    if (launch_started())
+        return between_processes(argc, argv);
     if (dev_facts(DEV_CUDA, &facts, error, sizeof error) != DEV_OK) {
         tap_skip(error, "messages between CUDA ranks");
         return tap_done();

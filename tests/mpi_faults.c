@@ -1,5 +1,6 @@
 /* A job of processes in which rank 2 goes wrong in the way that the argument names; tests/mpi.t
- * runs it. The main process prints how each of its groups ended. */
+ * runs it, tests/cuda_processes.t with GPUs (a second argument: how messages go). The main process
+ * prints how each of its groups ended. */
 #include <signal.h>
 #include <unistd.h>
 #include "device/launch.h"
@@ -88,7 +89,10 @@ int main(int argc, char **argv)
     for (int group = 0; status < 0 && group < GROUPS; group++) {
         struct ranks_failure failure;
         struct ranks_config config = {.count = launch_ranks(),
-            .device = {.device_limit_bytes = (int64_t)1 << 30},
+            .device = {.kind = argc > 2 ? DEV_CUDA : DEV_CPU,
+                .messages =
+                    argc > 2 && !strcmp(argv[2], "nccl") ? DEV_MESSAGES_NCCL : DEV_MESSAGES_COPIES,
+                .device_limit_bytes = (int64_t)1 << 30},
             .timeout_s = 2};
         launch_phase("before group %d", group);
         if (!ranks_run(&config, run_rank, &group, &failure)) {

@@ -63,7 +63,7 @@ int gpu_setup_products(struct case_options *options, struct options *parsed)
         options_default_name(parsed, "gemm", GEMM_PATH_FAST);
         return -1;
     }
-    if (given) {
+    if (given || launch_started()) { /* processes on several machines must not differ in it */
         options_refuse(parsed, "gemm", "fast is not to be had here: %s", error);
         return EXIT_ENVIRONMENT;
     }

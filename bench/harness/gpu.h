@@ -9,8 +9,8 @@
 int gpu_setup(struct case_options *options, struct options *parsed);
 
 /* --gemm: unless it says otherwise, products of BF16 problems are timed on the fast path, which is
- * proved on every GPU here. Where the proof fails it is refused if it was asked for; else products
- * are exact, and a line on stderr says why. */
+ * proved on every GPU here. Where the proof fails it is refused if it was asked for, and under a
+ * launcher; else products are exact, and a line on stderr says why. */
 int gpu_setup_products(struct case_options *options, struct options *parsed);
 
 /* In the current case: products of FP32 problems have one path, and none to choose. */

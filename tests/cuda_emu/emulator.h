@@ -29,10 +29,12 @@ struct settings {
     uint64_t order_seed;
     enum progress progress; /* of the streams */
     uint64_t progress_seed;
-    int devices;
-    int64_t memory_bytes; /* of each device */
-    int64_t nccl_fails;   /* which group of NCCL fails, counted from 1; 0: none */
+    int devices;                   /* that the process sees */
+    int gpus[64];                  /* which of the machine's each of them is */
+    int64_t memory_bytes;          /* of each device */
+    int64_t nccl_fails;            /* which group of NCCL fails, counted from 1; 0: none */
     int64_t cublaslt_varies_below; /* products of fewer rows are summed otherwise; 0: none */
+    const char *nccl_folder;       /* for messages of NCCL between processes */
     const char *coverage; /* NULL, or the file that a program appends the kernels that ran to */
 };
 

@@ -1,70 +1,12 @@
-/* NCCL among the threads of one process. A group of sends and receives is an operation on its
+/* NCCL among threads and processes: messages. A group of sends and receives is an operation on its
  * stream: when the stream comes to it, its messages are posted; it is complete when each of them
  * has met its counterpart. So a rank waits for its partners as it does on GPUs, and what a
  * partner's stream has not done before its group is not done when the message is copied. */
-#include "tests/cuda_emu/nccl.h"
-#include <stdio.h>
-#include <unistd.h>
 #include <algorithm>
-#include <deque>
-#include <map>
-#include <vector>
 #include "tests/cuda_emu/memory.h"
+#include "tests/cuda_emu/nccl_parts.h"
 
-struct transfer {
-    const char *call; /* both sides name the same collective, or send and receive */
-    bool sends;
-    int peer;
-    char *data;
-    size_t bytes;
-    bool met;
-};
-
-struct group_operation;
-
-/* What is posted from one rank to another and has not met, oldest first. */
-struct channel {
-    std::deque<struct transfer *> sends, receives;
-};
-
-/* The communicators that share an id. */
-struct clique {
-    int size, joined;
-    ncclResult_t state; /* ncclInProgress until all have joined */
-    const char *trouble;
-    std::vector<struct member *> members; /* by rank; NULL: not there, or gone */
-    std::map<std::pair<int, int>, struct channel> channels;
-};
-
-/* One rank's part in it. */
-struct member {
-    std::shared_ptr<struct clique> clique;
-    int rank, device;
-    bool aborted, finalizing;
-    ncclResult_t error;
-    std::deque<std::shared_ptr<struct group_operation>> pending; /* enqueued and not complete */
-};
-
-struct emulated_comm {
-    std::shared_ptr<struct member> member;
-};
-
-static std::map<uint64_t, std::shared_ptr<struct clique>>
-    cliques; /* by id, until all have joined */
-
-/* ---- a group on its stream ------------------------------------------------------------------- */
-
-struct group_operation : rendezvous {
-    std::shared_ptr<struct member> member;
-    std::vector<struct transfer> transfers;
-    cudaStream_t stream;
-    bool posted = false, failing = false;
-
-    bool complete(void) override;
-    struct emulated_stream *awaited(void) override;
-};
-
-static struct channel *channel_of(const struct member *member, const struct transfer *transfer)
+struct channel *channel_of(const struct member *member, const struct transfer *transfer)
 {
     std::pair<int, int> ends(member->rank, transfer->peer);
     if (!transfer->sends)
@@ -109,6 +51,26 @@ static void forget(struct group_operation *operation)
     }
 }
 
+/* Posts a transfer with a rank of another process unless it is; true when it has met. */
+static bool meet_between(const struct member *member, struct transfer *transfer, bool posted)
+{
+    struct between *between = member->clique->between.get();
+    int from = transfer->sends ? member->rank : transfer->peer;
+    int to = transfer->sends ? transfer->peer : member->rank;
+    if (!posted)
+        check_device_memory(transfer);
+    if (transfer->sends) {
+        if (!posted)
+            transfer->number =
+                between_send(between, from, to, transfer->call, transfer->data, transfer->bytes);
+        return between_was_taken(between, from, to, transfer->number);
+    }
+    if (!posted)
+        transfer->number = between_expect(between, from, to);
+    return between_take(
+        between, from, to, transfer->number, transfer->call, transfer->data, transfer->bytes);
+}
+
 bool group_operation::complete(void)
 {
     if (member->aborted) {
@@ -120,6 +82,12 @@ bool group_operation::complete(void)
         return false;
     }
     for (struct transfer &transfer : transfers) {
+        if (!member->clique->local[(size_t)transfer.peer]) {
+            transfer.met = transfer.met || meet_between(member.get(), &transfer, posted);
+            if (!transfer.met && between_is_lost(member->clique->between.get(), transfer.peer))
+                member->error = ncclRemoteError;
+            continue;
+        }
         struct channel *channel = channel_of(member.get(), &transfer);
         if (!posted)
             (transfer.sends ? channel->sends : channel->receives).push_back(&transfer);
@@ -235,7 +203,7 @@ static void note_call(const std::shared_ptr<struct member> &member, cudaStream_t
 {
     if (bytes)
         calls.push_back({member, stream,
-            {call, sends, peer, static_cast<char *>(const_cast<void *>(data)), bytes, false}});
+            {call, sends, peer, static_cast<char *>(const_cast<void *>(data)), bytes, false, 0}});
 }
 
 static ncclResult_t send_or_receive(bool sends, const void *data, size_t count, ncclDataType_t type,
@@ -298,204 +266,4 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
             static_cast<char *>(to) + (size_t)rank * bytes, bytes);
     }
     return group_depth ? ncclSuccess : end_group();
-}
-
-/* ---- communicators --------------------------------------------------------------------------- */
-
-struct id {
-    uint64_t number;
-    int64_t process;
-};
-
-ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
-{
-    std::unique_lock<std::mutex> held(lock);
-    static uint64_t number;
-    struct id made = {++number, getpid()};
-    memset(id, 0, sizeof *id);
-    memcpy(id, &made, sizeof made);
-    return ncclSuccess;
-}
-
-/* The clique of the id, made by the first that asks. */
-static std::shared_ptr<struct clique> find_clique(uint64_t number, int ranks)
-{
-    std::shared_ptr<struct clique> *clique = &cliques[number];
-    if (!*clique) {
-        *clique = std::make_shared<struct clique>();
-        (*clique)->size = ranks;
-        (*clique)->state = ncclInProgress;
-        (*clique)->members.resize((size_t)ranks);
-    }
-    return *clique;
-}
-
-static void join(const std::shared_ptr<struct clique> &clique, struct member *member, uint64_t id)
-{
-    for (const struct member *other : clique->members) {
-        if (other && other->device == member->device) {
-            clique->state = ncclInvalidUsage;
-            clique->trouble = "two ranks of a communicator use the same GPU";
-        }
-    }
-    clique->members[(size_t)member->rank] = member;
-    if (++clique->joined == clique->size) {
-        cliques.erase(id);
-        if (clique->state == ncclInProgress)
-            clique->state = ncclSuccess;
-    }
-    changed.notify_all();
-}
-
-ncclResult_t ncclCommInitRankConfig(
-    ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config)
-{
-    std::unique_lock<std::mutex> held(lock);
-    struct id made;
-    memcpy(&made, &id, sizeof made);
-    if (ranks < 1 || rank < 0 || rank >= ranks)
-        return ncclInvalidArgument;
-    if (made.process != getpid())
-        return ncclSystemError; /* ranks of other processes cannot be reached */
-    std::shared_ptr<struct clique> clique = find_clique(made.number, ranks);
-    if (clique->size != ranks || clique->members[(size_t)rank])
-        return ncclInvalidUsage;
-    std::shared_ptr<struct member> member = std::make_shared<struct member>();
-    member->clique = clique;
-    member->rank = rank;
-    member->device = current_device();
-    join(clique, member.get(), made.number);
-    *comm = new emulated_comm{member};
-    if (config && !config->blocking)
-        return ncclInProgress;
-    while (clique->state == ncclInProgress)
-        changed.wait(held);
-    return clique->state;
-}
-
-ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank)
-{
-    return ncclCommInitRankConfig(comm, ranks, id, rank, NULL);
-}
-
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
-{
-    std::unique_lock<std::mutex> held(lock);
-    if (!comm)
-        return ncclInvalidArgument;
-    struct member *member = comm->member.get();
-    *state = member->clique->state == ncclSuccess ? member->error : member->clique->state;
-    if (*state == ncclSuccess && member->finalizing && !member->pending.empty()) {
-        advance_stream(member->pending.front()->stream);
-        *state = ncclInProgress;
-    }
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommFinalize(ncclComm_t comm)
-{
-    std::unique_lock<std::mutex> held(lock);
-    if (!comm)
-        return ncclInvalidArgument;
-    comm->member->finalizing = true;
-    return comm->member->pending.empty() ? ncclSuccess : ncclInProgress;
-}
-
-/* Takes the rank's messages that have not met from the channels. */
-static void withdraw(struct member *member)
-{
-    for (const auto &operation : member->pending) {
-        for (struct transfer &transfer : operation->transfers) {
-            struct channel *channel = channel_of(member, &transfer);
-            for (auto *posted : {&channel->sends, &channel->receives})
-                posted->erase(
-                    std::remove(posted->begin(), posted->end(), &transfer), posted->end());
-        }
-    }
-}
-
-static void leave(ncclComm_t comm)
-{
-    comm->member->clique->members[(size_t)comm->member->rank] = NULL;
-    changed.notify_all();
-    delete comm;
-}
-
-ncclResult_t ncclCommAbort(ncclComm_t comm)
-{
-    std::unique_lock<std::mutex> held(lock);
-    if (!comm)
-        return ncclInvalidArgument;
-    comm->member->aborted = true;
-    withdraw(comm->member.get());
-    leave(comm);
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommDestroy(ncclComm_t comm)
-{
-    std::unique_lock<std::mutex> held(lock);
-    if (!comm)
-        return ncclInvalidArgument;
-    while (!comm->member->pending.empty())
-        if (!advance_stream(comm->member->pending.front()->stream))
-            changed.wait(held);
-    leave(comm);
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommCount(ncclComm_t comm, int *count)
-{
-    *count = comm->member->clique->size;
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank)
-{
-    *rank = comm->member->rank;
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommCuDevice(ncclComm_t comm, int *device)
-{
-    *device = comm->member->device;
-    return ncclSuccess;
-}
-
-/* ---- words ----------------------------------------------------------------------------------- */
-
-ncclResult_t ncclGetVersion(int *version)
-{
-    *version = NCCL_VERSION_CODE;
-    return ncclSuccess;
-}
-
-const char *ncclGetErrorString(ncclResult_t result)
-{
-    switch (result) {
-    case ncclSuccess:
-        return "no error";
-    case ncclUnhandledCudaError:
-        return "unhandled cuda error";
-    case ncclSystemError:
-        return "unhandled system error";
-    case ncclInternalError:
-        return "internal error";
-    case ncclInvalidArgument:
-        return "invalid argument";
-    case ncclInvalidUsage:
-        return "invalid usage";
-    case ncclRemoteError:
-        return "remote process exited or there was a network error";
-    case ncclInProgress:
-        return "NCCL operation in progress";
-    }
-    return "unknown result code";
-}
-
-const char *ncclGetLastError(ncclComm_t comm)
-{
-    std::unique_lock<std::mutex> held(lock);
-    const char *trouble = comm ? comm->member->clique->trouble : NULL;
-    return trouble ? trouble : "";
 }

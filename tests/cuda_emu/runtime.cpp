@@ -146,7 +146,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     properties->memoryBusWidth = 64;
     properties->asyncEngineCount = 2;
     properties->concurrentKernels = properties->unifiedAddressing = 1;
-    properties->pciBusID = device;
+    properties->pciBusID = emulator_settings()->gpus[device];
     return cudaSuccess;
 }
 
@@ -180,7 +180,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device)
 {
     if (!is_device(device))
         return remember(cudaErrorInvalidDevice);
-    snprintf(text, (size_t)size, "0000:%02x:00.0", (unsigned)device);
+    snprintf(text, (size_t)size, "0000:%02x:00.0", (unsigned)emulator_settings()->gpus[device]);
     return cudaSuccess;
 }
 

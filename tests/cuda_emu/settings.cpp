@@ -42,6 +42,28 @@ static int read_word(const char *name, const char *const words[2], uint64_t *see
     refuse(name, value, allowed);
 }
 
+/* CUDA_EMU_VISIBLE, "2,0": which of the machine's GPUs the process sees, in its order. */
+static void read_visible(struct settings *settings)
+{
+    const char *text = getenv("CUDA_EMU_VISIBLE");
+    int count = settings->devices, seen = 0;
+    char allowed[80];
+    for (int i = 0; !text && i < count; i++)
+        settings->gpus[i] = i;
+    if (!text)
+        return;
+    snprintf(allowed, sizeof allowed, "at most %d of 0 to %d, apart by commas", count, count - 1);
+    for (const char *rest = text; *rest; seen++) {
+        char *end = NULL;
+        long gpu = strtol(rest, &end, 10);
+        if (end == rest || (*end && *end != ',') || gpu < 0 || gpu >= count || seen == count)
+            refuse("CUDA_EMU_VISIBLE", text, allowed);
+        settings->gpus[seen] = (int)gpu;
+        rest = *end ? end + 1 : end;
+    }
+    settings->devices = seen;
+}
+
 static struct settings read_settings(void)
 {
     static const char *const orders[] = {"forward", "reverse"}, *const progress[] = {
@@ -53,6 +75,10 @@ static struct settings read_settings(void)
     read.memory_bytes = read_number("CUDA_EMU_MEMORY_BYTES", 8LL << 30, 1, INT64_MAX);
     read.nccl_fails = read_number("CUDA_EMU_NCCL_FAILS", 0, 1, INT64_MAX);
     read.cublaslt_varies_below = read_number("CUDA_EMU_CUBLASLT", 0, 1, INT64_MAX);
+    read.nccl_folder = getenv("CUDA_EMU_NCCL_FOLDER");
+    if (!read.nccl_folder)
+        read.nccl_folder = "/dev/shm";
+    read_visible(&read);
     read.coverage = getenv("CUDA_EMU_COVERAGE");
     return read;
 }

@@ -23,7 +23,7 @@ struct launch {
     int node_count;
     int node_cpus, cpus;
     struct dev_place *gpus; /* [ranks], owned; NULL until they are known */
-    int said;  /* what stderr was while a command line is read, and what it is then: */
-    int words; /* what this process has to say of it; -1: not kept */
+    int said;               /* what stderr was while a command line is read, and what it is then: */
+    int words;              /* what this process has to say of it; -1: not kept */
 };
 extern struct launch launch;

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 
 #define EXIT_LOST 3
 #define LATE_US 200000
+#define HEARD_US 100000
 #define PHASE_TEXT 96
 
 struct shared {
@@ -78,10 +80,14 @@ static int await(const char *program)
             return EXIT_LOST;
     }
     if (!atomic_load(&shared->dismissed)) {
-        /* A library that meets a dead peer may end its process before the peer's guard knows. */
-        if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
+        /* A library that meets a dead peer may end its process before the peer's guard knows; not
+         * with a success, nor by this signal. */
+        bool own = WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : !WEXITSTATUS(status);
+        if (!own)
             usleep(LATE_US);
         report(program, status);
+        /* Launchers drop what they have not read when they end a job for a process that is gone. */
+        usleep(HEARD_US);
         if (WIFEXITED(status) && !WEXITSTATUS(status))
             return EXIT_LOST;
     }

@@ -26,6 +26,8 @@
  * there, and when the others give up on it. Launchers kill after a second. */
 #define LISTEN_S 0.25
 #define GIVE_UP_S 0.6
+/* How long the guard of a process that is gone has the word, before another process says so. */
+#define GUARD_US 400000
 
 static volatile sig_atomic_t terminated;
 
@@ -301,8 +303,10 @@ static void say_terminated(void)
             first = r;
         }
     }
+    pthread_mutex_lock(&beat.lock);
     fprintf(stderr, "%s: told to end (SIGTERM)%s%s", beat.program, beat.phase[0] ? ", phase: " : "",
         beat.phase);
+    pthread_mutex_unlock(&beat.lock);
     if (missing) {
         watch_describe(&beat.ranks[first], doing, sizeof doing);
         fprintf(stderr, "; %d rank%s missing, first rank %d on %s, which was %s", missing,
@@ -360,11 +364,13 @@ static void on_tick(void)
         judge_main(now_s, timeout_s, beat_s);
 }
 
-/* A message could not be delivered. Unless the job is being ended, it is what ends it. */
+/* A message could not be delivered. Unless the job is being ended, by then, it is what ends it: the
+ * partner's guard knows more, its phase and how it ended. */
 static void lose(const struct mpi_notice *notice)
 {
     char message[320];
     int gone = notice->partner * launch_ranks_per_process();
+    usleep(GUARD_US);
     if (terminated)
         return;
     snprintf(message, sizeof message, "does not take part any more: rank %d's '%s' failed: %.150s",

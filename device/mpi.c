@@ -178,6 +178,7 @@ static bool take_work(struct engine *e)
     bool any = e->submitted || e->outgoing;
     if (e->tick_soon)
         e->next_tick_s = 0;
+    e->ticking_s = e->tick_s;
     e->tick_soon = false;
     while (e->submitted) {
         struct mpi_transfer *first = e->submitted;
@@ -216,7 +217,7 @@ static void run(struct engine *e)
         double now_s = timing_now_s();
         if (now_s >= e->next_tick_s || (*e->handlers.urgent && now_s >= e->last_tick_s + IDLE_S)) {
             e->last_tick_s = now_s;
-            e->next_tick_s = now_s + e->tick_s;
+            e->next_tick_s = now_s + e->ticking_s;
             e->handlers.tick();
         }
         if (moved) {

@@ -460,9 +460,11 @@ void mpi_wake(void)
 
 const struct mpi_transfer *mpi_next_waiting(const struct mpi_transfer *last)
 {
+    pthread_mutex_lock(&mpi_engine.lock);
     const struct mpi_transfer *next = last ? last->next : mpi_engine.waiting;
     while (next && next->abandoned)
         next = next->next;
+    pthread_mutex_unlock(&mpi_engine.lock);
     return next;
 }
 

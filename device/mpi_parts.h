@@ -66,6 +66,7 @@ struct engine {
     struct pool_spin spin;
     bool spinning;
     double quiet_since_s, nap_s, next_tick_s, last_tick_s;
+    double ticking_s; /* tick_s, as it took it over */
 };
 extern struct engine mpi_engine;
 

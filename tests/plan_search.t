@@ -56,10 +56,21 @@ ok 'a record of the winner, with its time on all machines' $?
 grep -q 'runner-up: .*boundaries' "$scratch/out" && grep -q 'fits, and is .* % slower: for 1000 tokens' "$scratch/out"
 ok 'which parts of the runner-up are slower' $?
 
+# What is left of the device keeps attention, unless a budget is given.
+search $one --context 64K --sequence-group 4 --chunk-budget 4096 --expert-group 8 --vocab-group 8
+grep -q 'winner: .*attention of 24 layers kept' "$scratch/out" && grep -q 'attention kept -[1-9]' "$scratch/out" &&
+    awk -v worst="$(worst)" 'BEGIN { exit !(worst != "" && worst < 5) }'
+ok 'attention is kept in what is left' $?
+search $one --context 64K --sequence-group 4 --chunk-budget 4096 --expert-group 8 --vocab-group 8 --keep-attention 2000000000
+awk -v worst="$(worst)" 'BEGIN { exit !(worst != "" && worst < 5) }' &&
+    grep -q 'winner: .*attention of [1-9][0-9]* layers kept' "$scratch/out" && ! grep -q ' 24 layers kept' "$scratch/out"
+ok 'attention is kept in a budget that is given' $?
+
+search $some
 # The front: memory rises, and speed with it.
-awk '/tokens\/s/ { on = 1 } /winner/ { on = 0 } on && $1 ~ /^[0-9]+$/ {
-        if (lines++ && ($9 < memory || $12 <= rate)) bad = 1
-        memory = $9; rate = $12 }
+awk '/memory against speed/ { on = 1 } /winner/ { on = 0 } on && $1 ~ /^[0-9]+$/ {
+        if (lines++ && ($10 < memory || $13 <= rate)) bad = 1
+        memory = $10; rate = $13 }
     END { exit bad || lines < 2 }' "$scratch/out"
 ok 'along the front memory and speed rise' $?
 
@@ -73,7 +84,7 @@ ok 'where nothing fits: what needs least, and its largest term' $?
 
 search --model e2e-667b --context 1M --verdict balanced --expert-group 32 --vocab-group 8 --chunk-budget 16384 \
     --bucket 100e6
-grep -q 'faster, but does not fit: ' "$scratch/out" && grep -q 'most grows: ' "$scratch/out"
+grep -q 'faster.*, but does not fit: ' "$scratch/out" && grep -q 'most grows: ' "$scratch/out"
 ok 'what would be faster, and the term that keeps it out' $?
 
 search --model e2e-120b --gpus 16 --profile h200-16 --context 128K --verdict balanced --baseline fsdp2 \

@@ -14,13 +14,25 @@
 /* A line of the front is at least this much faster than the one before. */
 #define FRONT_STEP 1.01
 
+/* What is not slower than this is as fast as the winner. */
+#define TIE 0.999
+
 static double tflops_of(const struct plan_search *s, const struct plan_candidate *c, double rate)
 {
     struct model_shape shape = plan_shape(s->plan, &c->line);
     return rate * train_flops_per_token(&shape) / 1e12;
 }
 
-/* "D=16, E_p=64, P=8, chunks of 4096, buckets of 25 M" */
+/* Layers that keep something of their attention. */
+static int64_t layers_kept(const struct plan_candidate *c)
+{
+    int64_t layers = 0;
+    for (int i = 0; i < MODEL_KEEP_OPTIONS; i++)
+        layers += c->kept[i];
+    return layers;
+}
+
+/* "D=16, E_p=64, P=8, chunks of 4096, buckets of 25 M, ..." */
 static const char *name_of(const struct plan_candidate *c, char *text, int size)
 {
     char sequences[40] = "";
@@ -28,10 +40,11 @@ static const char *name_of(const struct plan_candidate *c, char *text, int size)
         snprintf(sequences, sizeof sequences, ", %lld sequences", (long long)c->line.sequences);
     snprintf(text, (size_t)size,
         "D=%lld%s, E_p=%lld, P=%lld, chunks of %lld, buckets of %lld M, %lld boundaries on the "
-        "host",
+        "host, attention of %lld layers kept",
         (long long)c->line.sequence_group, sequences, (long long)c->line.expert_group,
         (long long)c->line.vocab_group, (long long)c->line.chunk_budget,
-        (long long)(c->line.bucket / 1000000), (long long)c->host_boundaries);
+        (long long)(c->line.bucket / 1000000), (long long)c->host_boundaries,
+        (long long)layers_kept(c));
     return text;
 }
 
@@ -53,12 +66,12 @@ static int by_memory(const void *a, const void *b)
 static void print_line(const struct plan_search *s, const struct plan_candidate *c)
 {
     double rate = plan_candidate_rate(s, c);
-    printf("  %4lld %4lld %4lld %4lld %7lld %6lld M %5lld %10.3f %8.3f %10.3f %9.1f %8.1f\n",
+    printf("  %4lld %4lld %4lld %4lld %7lld %6lld M %5lld %5lld %10.3f %8.3f %10.3f %9.1f %8.1f\n",
         (long long)c->line.sequence_group, (long long)c->line.sequences,
         (long long)c->line.expert_group, (long long)c->line.vocab_group,
         (long long)c->line.chunk_budget, (long long)(c->line.bucket / 1000000),
-        (long long)c->host_boundaries, (double)c->device_bytes / GIB, (double)c->host_bytes / GIB,
-        c->seconds, rate, tflops_of(s, c, rate));
+        (long long)c->host_boundaries, (long long)layers_kept(c), (double)c->device_bytes / GIB,
+        (double)c->host_bytes / GIB, c->seconds, rate, tflops_of(s, c, rate));
 }
 
 static int print_front(const struct plan_search *s)
@@ -78,8 +91,8 @@ static int print_front(const struct plan_search *s)
         "  %4s %4s %4s %4s %7s %8s %5s %10s %8s %10s %9s %8s\n",
         "D", "B", "E_p", "P", "c", "bucket", "host", "device", "host", "step", "tokens/s",
         "TFLOP/s");
-    printf("  %4s %4s %4s %4s %7s %8s %5s %10s %8s %10s %9s %8s\n", "", "", "", "", "", "", "of 2L",
-        "GiB", "GiB", "s", "a rank", "a rank");
+    printf("  %4s %4s %4s %4s %7s %8s %5s %5s %10s %8s %10s %9s %8s\n", "", "", "", "", "", "",
+        "of 2L", "of L", "GiB", "GiB", "s", "a rank", "a rank");
     for (int64_t i = 0; i < fitting; i++) {
         const struct plan_candidate *c = &s->candidate[order[i]];
         if (plan_candidate_rate(s, c) < fastest * FRONT_STEP && order[i] != s->best)
@@ -99,14 +112,20 @@ static bool same_launch(const struct plan_candidate *a, const struct plan_candid
            a->chunk == b->chunk;
 }
 
-/* The fastest that fits, of other degrees or another chunk budget than the winner; NULL = none. */
-static const struct plan_candidate *second(const struct plan_search *s)
+/* The fastest that fits, of other degrees or another chunk budget than the winner, and more than a
+ * little slower; NULL = none. *ties: how many are not. */
+static const struct plan_candidate *second(const struct plan_search *s, int64_t *ties)
 {
     const struct plan_candidate *best = &s->candidate[s->best], *found = NULL;
+    *ties = 0;
     for (int64_t i = 0; i < s->count; i++) {
         const struct plan_candidate *c = &s->candidate[i];
-        if (c->fits && !same_launch(c, best) &&
-            (!found || plan_candidate_rate(s, c) > plan_candidate_rate(s, found)))
+        if (!c->fits || i == s->best)
+            continue;
+        if (plan_candidate_rate(s, c) > plan_candidate_rate(s, best) * TIE)
+            (*ties)++;
+        else if (!same_launch(c, best) &&
+                 (!found || plan_candidate_rate(s, c) > plan_candidate_rate(s, found)))
             found = c;
     }
     return found;
@@ -124,18 +143,22 @@ static void print_parts(const struct plan_search *s, const struct plan_candidate
 /* Which parts take longer, for the same number of tokens. */
 static void print_second(const struct plan_search *s)
 {
-    const struct plan_candidate *best = &s->candidate[s->best], *c = second(s);
-    char name[200];
+    int64_t ties;
+    const struct plan_candidate *best = &s->candidate[s->best], *c = second(s, &ties);
+    char name[240];
+    if (ties)
+        printf("    %lld more are less than 0.1 %% slower\n", (long long)ties);
     if (!c)
         return;
     printf("  runner-up: %s\n    fits, and is %.2f %% slower: for 1000 tokens of a rank",
         name_of(c, name, sizeof name),
         100 * (1 - plan_candidate_rate(s, c) / plan_candidate_rate(s, best)));
+    int listed = 0;
     for (int i = 0; i < PLAN_PARTS; i++) {
         double more = c->part_s[i] / (double)plan_candidate_tokens(s, c) -
                       best->part_s[i] / (double)plan_candidate_tokens(s, best);
         if (fabs(more) >= 1e-9)
-            printf(" %s %+.3f ms", plan_part_name(i), more * 1e6);
+            printf("%s %s %+.3f ms", listed++ ? "," : "", plan_part_name(i), more * 1e6);
     }
     puts("");
 }
@@ -158,13 +181,19 @@ static void print_terms_grown(
         (double)have.term[most].bytes / GIB, (double)want.term[most].bytes / GIB);
 }
 
+/* Tokens/s where no attention is kept: what does not fit has nothing left to keep it in. */
+static double plain_rate(const struct plan_search *s, const struct plan_candidate *c)
+{
+    return (double)plan_candidate_tokens(s, c) / (c->seconds - c->part_s[PLAN_KEPT_ATTENTION]);
+}
+
 /* Of those one step of one coordinate away from the winner, the fastest that would beat it. 0, or
  * -1 after a failure. */
 static int print_barred(struct plan_search *s)
 {
     const struct plan_candidate *best = &s->candidate[s->best];
     struct plan_candidate *found = NULL;
-    char name[200];
+    char name[240];
     for (int64_t i = 0; i < s->count; i++) {
         struct plan_candidate *c = &s->candidate[i];
         int away = abs(c->place - best->place) + abs(c->experts - best->experts) +
@@ -174,13 +203,13 @@ static int print_barred(struct plan_search *s)
             continue;
         if (plan_search_time(s, c))
             return -1;
-        if (plan_candidate_rate(s, c) >
-            (found ? plan_candidate_rate(s, found) : plan_candidate_rate(s, best)))
+        if (plain_rate(s, c) > (found ? plain_rate(s, found) : plain_rate(s, best)))
             found = c;
     }
     if (found) {
-        printf("  would be %.1f %% faster, but does not fit: %s\n",
-            100 * (plan_candidate_rate(s, found) / plan_candidate_rate(s, best) - 1),
+        printf("  would be %.1f %% faster%s, but does not fit: %s\n",
+            100 * (plain_rate(s, found) / plain_rate(s, best) - 1),
+            layers_kept(best) ? ", attention kept in neither" : "",
             name_of(found, name, sizeof name));
         print_terms_grown(s->plan, found, best);
     }
@@ -211,6 +240,7 @@ static int record(const struct plan_search *s, const struct step_time *whole, in
         rec_int(record, "figures.chunk_budget", c->line.chunk_budget);
         rec_int(record, "figures.bucket", c->line.bucket);
         rec_int(record, "figures.host_boundaries", c->host_boundaries);
+        rec_int(record, "figures.kept_layers", layers_kept(c));
         rec_int(record, "figures.tokens_per_rank", plan_candidate_tokens(s, c));
         rec_real(record, "figures.flops_per_token", tflops_of(s, c, 1) * 1e12);
         rec_real(record, "figures.tokens_per_s", rate);
@@ -242,7 +272,7 @@ static int print_winner(struct plan_search *s, double *winner_rate)
     struct profile machines[DEV_MACHINES_MAX] = {s->plan->machine};
     struct step_time whole;
     int count = simulate_machines(machines);
-    char name[200];
+    char name[240];
     if (plan_search_whole(s, best, machines, count, &whole))
         return EXIT_ENVIRONMENT;
     double rate = (double)plan_candidate_tokens(s, best) / whole.seconds[0], low, high;
@@ -268,7 +298,7 @@ static void print_least(const struct plan_search *s)
 {
     const struct plan_candidate *least = &s->candidate[0];
     struct model_budget budget;
-    char name[200];
+    char name[240];
     int most = 0;
     for (int64_t i = 1; i < s->count; i++)
         if (s->candidate[i].device_bytes < least->device_bytes)

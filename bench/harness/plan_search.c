@@ -14,13 +14,14 @@ enum {
     CHUNK_MOST = 65536,
     BUCKET_LEAST = 25000000,
     BUCKET_MOST = 400000000,
-    TOKENS_MOST = 1 << 18
+    TOKENS_MOST = 1 << 18,
+    UNEVEN_SHARE = 16 /* of the device */
 };
 
 const char *plan_part_name(enum plan_part part)
 {
     static const char *const names[PLAN_PARTS] = {"attention", "experts and projections",
-        "vocabulary and embedding", "boundaries kept", "optimizer"};
+        "vocabulary and embedding", "boundaries kept", "attention kept", "optimizer"};
     return names[part];
 }
 
@@ -103,6 +104,24 @@ static int host_room(
     return 0;
 }
 
+/* Layers by what they keep of attention. */
+static int count_kept(const struct plan_search *s, struct plan_candidate *c)
+{
+    struct model_shape shape = plan_shape(s->plan, &c->line);
+    struct model_options options = plan_options(&c->line);
+    struct recompute_plan plan;
+    memset(c->kept, 0, sizeof c->kept);
+    if (c->line.keep_attention <= 0)
+        return 0;
+    int32_t *choice = malloc((size_t)shape.layers * sizeof *choice);
+    int status = choice ? model_keep_choose(&shape, &options, choice, &plan) : -1;
+    for (int64_t layer = 0; status == 0 && layer < shape.layers; layer++)
+        if (choice[layer] >= 0)
+            c->kept[choice[layer]]++;
+    free(choice);
+    return status;
+}
+
 static int measure(struct plan_search *s, struct plan_candidate *c)
 {
     const struct plan *p = s->plan;
@@ -116,6 +135,8 @@ static int measure(struct plan_search *s, struct plan_candidate *c)
     c->host_bytes = budget.host_bytes;
     int64_t held = c->line.host_budget < 0 ? boundaries : c->line.host_budget / row;
     c->host_boundaries = held < boundaries ? held : boundaries;
+    if (count_kept(s, c))
+        return -1;
     c->fits = c->device_bytes <= plan_limit_bytes(p) && c->host_bytes <= plan_host_limit_bytes(p);
     return 0;
 }
@@ -134,22 +155,50 @@ static int keep(struct plan_search *s, const struct plan_candidate *c)
     return 0;
 }
 
-/* The candidate with as many boundaries on the host as it holds; and with none there. */
+/* What is left of the device for attention; even routing is never quite even, and asks for a part of
+ * it. */
+static int64_t left_bytes(const struct plan_search *s, const struct plan_candidate *c)
+{
+    const struct plan *p = s->plan;
+    int64_t limit = plan_limit_bytes(p);
+    int64_t slack = p->line.verdict == PLAN_BALANCED ? limit / UNEVEN_SHARE : 0;
+    return limit - slack - c->device_bytes;
+}
+
+/* The candidate as it is; and with attention kept in what is left. */
+static int add_with_attention(struct plan_search *s, struct plan_candidate c)
+{
+    if (measure(s, &c) || keep(s, &c))
+        return -1;
+    if (!c.fits || options_given(s->plan->options, "keep-attention"))
+        return 0;
+    c.line.keep_attention = left_bytes(s, &c);
+    if (c.line.keep_attention <= 0)
+        return 0;
+    if (measure(s, &c))
+        return -1;
+    bool keeps = false;
+    for (int i = 0; i < MODEL_KEEP_OPTIONS; i++)
+        keeps = keeps || c.kept[i];
+    return keeps ? keep(s, &c) : 0;
+}
+
+/* With as many boundaries on the host as it holds; and with none there. */
 static int add_candidate(struct plan_search *s, struct plan_candidate c)
 {
     struct plan_line line = c.line;
     struct model_budget all;
     int64_t room = 0;
     if (options_given(s->plan->options, "host-budget"))
-        return measure(s, &c) || keep(s, &c) ? -1 : 0;
+        return add_with_attention(s, c);
     line.host_budget = -1;
     if (plan_budget(s->plan, &line, &all) || host_room(s->plan, &line, &all, &room))
         return -1;
     c.line.host_budget = room;
-    if (measure(s, &c) || keep(s, &c))
+    if (add_with_attention(s, c))
         return -1;
     c.line.host_budget = 0;
-    return room && (measure(s, &c) || keep(s, &c)) ? -1 : 0;
+    return room ? add_with_attention(s, c) : 0;
 }
 
 static int add_all(struct plan_search *s)
@@ -224,6 +273,7 @@ static struct plan_candidate reference_of(const struct plan_search *s, struct pl
     c.line.vocab_group = s->vocab.value[FIRST];
     c.line.chunk_budget = s->chunk.value[FIRST];
     c.line.host_budget = -1;
+    c.line.keep_attention = 0;
     return c;
 }
 
@@ -239,6 +289,22 @@ static void time_place(struct plan_search *s, const struct plan_candidate *c)
     s->once_s[c->place][FIRST] = one - (two - one);
     reference.line.host_budget = 0;
     s->kept_s[c->place] = (passes_of(s, reference, 2, NULL) - two) / 4;
+}
+
+/* What a layer spares that keeps so much of its attention: two that do, beside two that do not. */
+static double kept_attention_of(struct plan_search *s, const struct plan_candidate *c, int option)
+{
+    struct plan_candidate reference = reference_of(s, *c);
+    struct model_shape shape = plan_shape(s->plan, &reference.line);
+    struct recompute_option options[MODEL_KEEP_OPTIONS];
+    double *known = &s->kept_attention_s[c->place][option];
+    if (!isnan(*known))
+        return *known;
+    model_keep_options(&shape, options);
+    reference.line.keep_attention = 2 * options[option].kept_bytes;
+    double layer = s->layer_s[c->place][FIRST][FIRST], once = s->once_s[c->place][FIRST];
+    *known = (passes_of(s, reference, 2, NULL) - once) / 2 - layer;
+    return *known;
 }
 
 static double layer_of(struct plan_search *s, const struct plan_candidate *c)
@@ -275,6 +341,10 @@ int plan_search_time(struct plan_search *s, struct plan_candidate *c)
     c->part_s[PLAN_EXPERTS] = layers * (layer_of(s, c) - s->attention_s[c->place]);
     c->part_s[PLAN_ONCE] = once_of(s, c);
     c->part_s[PLAN_KEPT] = s->kept_s[c->place] * (2 * layers - (double)c->host_boundaries);
+    c->part_s[PLAN_KEPT_ATTENTION] = 0;
+    for (int i = 0; i < MODEL_KEEP_OPTIONS; i++)
+        if (c->kept[i])
+            c->part_s[PLAN_KEPT_ATTENTION] += (double)c->kept[i] * kept_attention_of(s, c, i);
     c->part_s[PLAN_OPTIMIZER] = optimizer_of(s, c);
     c->seconds = 0;
     for (int i = 0; i < PLAN_PARTS; i++)
@@ -318,6 +388,7 @@ int plan_search_run(struct plan_search *s, const struct plan *plan)
     forget(s->layer_s[0][0], sizeof s->layer_s);
     forget(s->attention_s, sizeof s->attention_s);
     forget(s->kept_s, sizeof s->kept_s);
+    forget(s->kept_attention_s[0], sizeof s->kept_attention_s);
     forget(s->optimizer_s[0], sizeof s->optimizer_s);
     forget(s->base_optimizer_s[0], sizeof s->base_optimizer_s);
     list_values(s);
@@ -344,7 +415,7 @@ const char *plan_search_free_names(const struct plan *p, char *text, int size)
 {
     static const char *const names[][2] = {{"sequence-group", "D"}, {"sequences", "B"},
         {"expert-group", "E_p"}, {"vocab-group", "P"}, {"chunk-budget", "c"}, {"bucket", "beta"},
-        {"host-budget", "S"}};
+        {"host-budget", "S"}, {"keep-attention", "A"}};
     int used = 0;
     text[0] = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

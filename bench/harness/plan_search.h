@@ -6,18 +6,21 @@
  * time is put together from the parts:
  *
  *     T = once(D, P) + L layer(D, E_p, c) + kept(D) boundaries on the device + optimizer(E_p, beta)
+ *         + what attention spares that is kept, by layer and option (ops/model_keep.h)
  *
  * Memory is the budget of ops/model_memory.c itself, of every candidate. Whoever uses the result
  * runs the winner's whole step (plan_search_whole), which is the judge of the sum. */
 #pragma once
 #include "bench/harness/plan_launch.h"
 #include "bench/harness/step_time.h"
+#include "ops/model_keep.h"
 
 enum plan_part {
-    PLAN_ATTENTION, /* kernels and the exchange of heads, of all layers */
-    PLAN_EXPERTS,   /* what else layers do: projections, dispatch, experts, their gradients */
-    PLAN_ONCE,      /* embedding, vocabulary projection, loss */
-    PLAN_KEPT,      /* what boundaries on the device spare: not positive */
+    PLAN_ATTENTION,      /* kernels and the exchange of heads, of all layers */
+    PLAN_EXPERTS,        /* what else layers do: projections, dispatch, experts, their gradients */
+    PLAN_ONCE,           /* embedding, vocabulary projection, loss */
+    PLAN_KEPT,           /* what boundaries on the device spare: not positive */
+    PLAN_KEPT_ATTENTION, /* what attention that is not computed again spares, likewise */
     PLAN_OPTIMIZER,
     PLAN_PARTS
 };
@@ -35,6 +38,7 @@ struct plan_candidate {
     int place, experts, vocab, chunk, bucket; /* indices of its values */
     int64_t device_bytes, host_bytes;         /* by the verdict that was asked for */
     int64_t host_boundaries;                  /* of 2 L */
+    int64_t kept[MODEL_KEEP_OPTIONS];         /* layers by what they keep of attention */
     bool fits, timed;
     double part_s[PLAN_PARTS], seconds;
 };
@@ -51,6 +55,7 @@ struct plan_search {
     double once_s[PLAN_VALUES_MAX][PLAN_VALUES_MAX];
     double layer_s[PLAN_VALUES_MAX][PLAN_VALUES_MAX][PLAN_VALUES_MAX];
     double attention_s[PLAN_VALUES_MAX], kept_s[PLAN_VALUES_MAX];
+    double kept_attention_s[PLAN_VALUES_MAX][MODEL_KEEP_OPTIONS]; /* of a layer */
     double optimizer_s[PLAN_VALUES_MAX][PLAN_VALUES_MAX];
     double base_optimizer_s[PLAN_VALUES_MAX][2]; /* of one and two layers */
     char error[256];

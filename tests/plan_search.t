@@ -83,7 +83,7 @@ grep -q 'nothing fits; least needs D=16' "$scratch/out" && grep -q 'largest term
 ok 'where nothing fits: what needs least, and its largest term' $?
 
 search --model e2e-667b --context 1M --verdict balanced --expert-group 32 --vocab-group 8 --chunk-budget 16384 \
-    --bucket 100e6
+    --bucket 100e6 --keep-attention 0
 grep -q 'faster.*, but does not fit: ' "$scratch/out" && grep -q 'most grows: ' "$scratch/out"
 ok 'what would be faster, and the term that keeps it out' $?
 

@@ -9,6 +9,8 @@
 # Environment: GNUPLOT (gnuplot), PYTHON (the first of python3 and /usr/bin/python3 that has matplotlib).
 # Exit status: 0 drawn or skipped, 1 a plot failed, 2 bad arguments, 3 OUT_DIR cannot be made.
 set -u
+# Numbers have a point here, whatever the caller's language: awk reads and writes them by the locale.
+export LC_ALL=C
 [ $# = 2 ] || { echo 'usage: plots/draw.sh CSV_DIR OUT_DIR' >&2; exit 2; }
 [ -d "$1" ] || { echo "draw.sh: $1: no such folder" >&2; exit 2; }
 mkdir -p "$2" || exit 3

@@ -51,10 +51,19 @@ done | xargs -P "$jobs" -I TABLE sh -c '
 highest=0 first=1
 for table in $tables; do
     [ -n "$csv" ] || [ "$first" = 1 ] || printf '\n\n'
-    if [ -n "$csv" ] && [ "$first" = 0 ]; then sed 1d "$folder/$table.txt"; else cat "$folder/$table.txt"; fi
+    status=$(cat "$folder/$table.status" 2>/dev/null)
+    if [ -z "$status" ]; then
+        echo "all.sh: no room for $table in $folder" >&2
+        highest=3
+        continue
+    fi
+    if [ -n "$csv" ] && [ "$first" = 0 ]; then
+        sed 1d "$folder/$table.txt"
+    else
+        cat "$folder/$table.txt"
+    fi || status=3
     cat "$folder/$table.err" >&2
     first=0
-    status=$(cat "$folder/$table.status")
     [ "$status" -le "$highest" ] || highest=$status
 done
 exit "$highest"

@@ -21,6 +21,8 @@
 #
 # Exit status: 0 the table is printed, 2 bad option, 3 a program is missing or failed.
 set -u
+# Numbers have a point here, whatever the caller's language: awk reads and writes them by the locale.
+export LC_ALL=C
 
 fail()
 {

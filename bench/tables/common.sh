@@ -134,6 +134,8 @@ tabulate()
 }
 
 set -u
+# Numbers have a point here, whatever the caller's language: awk reads and writes them by the locale.
+export LC_ALL=C
 table_caller=$PWD
 cd "$(dirname "$0")/../.." || exit 3
 table_start "$@"

@@ -10,6 +10,8 @@
 # Usage: bench/tables/eq_06.sh [--csv]     (BUILDDIR names the build folder; default build)
 # Exit status: 0 printed, 2 bad option, 3 something is missing.
 set -u
+# Numbers have a point here, whatever the caller's language: awk reads and writes them by the locale.
+export LC_ALL=C
 cd "$(dirname "$0")/../.." || exit 3
 optimizer=${BUILDDIR:-build}/bin/optimizer
 csv=0
@@ -67,4 +69,4 @@ awk -v csv="$csv" '
         if (!csv)
             printf "    %-61s %9.3f GiB, %s 141e9 bytes\n\n", "in all", total / 1073741824,
                 total <= limit ? "within" : "beyond"
-    }' "$work/models"
+    }' "$work/models" || exit 3

@@ -237,7 +237,12 @@ wanted()
 }
 
 trap 'interrupted=1' INT TERM
-[ -n "$resume" ] || describe_run >"$run/run.txt" || missing_here "$run/run.txt: cannot be written"
+if [ -n "$resume" ]; then
+    # What runs from here on may be of another state of the tree.
+    describe_run | sed -n 's/^started: /resumed: /p; s/^commit: /resumed_at: /p' >>"$run/run.txt"
+else
+    describe_run >"$run/run.txt"
+fi || missing_here "$run/run.txt: cannot be written"
 echo "run_all.sh: $mode, tier $tier ($machine_cores cores, $machine_gib GiB), $run"
 
 plan_step 40 build build_step
@@ -251,5 +256,6 @@ for family in "${families[@]}"; do
     fi
 done
 plan_evidence
+[ -z "$resume" ] || forget_stale
 run_steps
 finish

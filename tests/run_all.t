@@ -119,6 +119,11 @@ ok $? 'and runs what failed, of the same families, into fresh files'
 [ "$(cut -f 1 "$run/steps.tsv" | sort | uniq -d)" = '' ] &&
     [ "$(awk -F '\t' 'NR > 1 && $2 != 0' "$run/steps.tsv")" = '' ]
 ok $? 'after which every step stands there once, and well'
+grep -q 'the table of claims' "$folder/out" && ! grep -q '\(claims\|report\|plots\|history\): done before' "$folder/out"
+ok $? 'and what is made of all of it is made again'
+grep -q '^resumed_at: ' "$run/run.txt"
+ok $? 'and run.txt says at which commit'
+gives 0 'claims: done before' 'a run that ended well stays as it is' ./run_all.sh --resume "$run"
 gives 2 'allowed a folder that run_all.sh wrote' '--resume of another folder' ./run_all.sh \
     --resume "$folder/bin"
 gives 2 'give no other' '--resume with other options' ./run_all.sh --resume "$run" --tier tiny

@@ -48,16 +48,32 @@ lock_folder()
 # Takes up $run: steps that ended well are not run again.
 take_up()
 {
-    local name status rest kept
+    local name status rest
     if [ ! -r "$run/run.txt" ] || [ ! -r "$run/steps.tsv" ]; then
         refuse "option --resume: got '$run', allowed a folder that run_all.sh wrote"
     fi
-    kept=$(awk -F '\t' 'NR == 1 || $2 == "0"' "$run/steps.tsv") || missing_here "$run: cannot be read"
-    { echo "$kept" >"$run/steps.tsv.new" && mv "$run/steps.tsv.new" "$run/steps.tsv"; } ||
-        missing_here "$run/steps.tsv: cannot be written"
     while IFS=$'\t' read -r name status rest; do
-        [ "$status" != 0 ] || done_before[$name]=1
-    done <<<"$kept"
+        [ "$status" != 0 ] || done_before[$name]=$name$'\t'$status$'\t'$rest
+    done <"$run/steps.tsv" || missing_here "$run/steps.tsv: cannot be read"
+}
+
+# Of a run that is taken up: what is made of all steps before it is made again when one of them runs
+# again, and only what stays done keeps its line. Called when the folder is locked and all is planned.
+forget_stale()
+{
+    local name stale=0 lines=$'step\tstatus\tseconds\tlog'
+    for name in "${step_names[@]}"; do
+        case $name in
+        history | plots | claims | report) [ "$stale" = 0 ] || unset "done_before[$name]" ;;
+        esac
+        if [ -n "${done_before[$name]:-}" ]; then
+            lines+=$'\n'${done_before[$name]}
+        else
+            stale=1
+        fi
+    done
+    { echo "$lines" >"$run/steps.tsv.new" && mv "$run/steps.tsv.new" "$run/steps.tsv"; } ||
+        missing_here "$run/steps.tsv: cannot be written"
 }
 
 # from_run KEY: what run.txt says of it.

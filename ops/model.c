@@ -152,7 +152,6 @@ void model_product_gradient(struct model *m, enum model_tensor tensor, int64_t l
                                       .c = gradient,
                                       .ldc = columns_b});
     model_send_gradient(m, tensor, layer, gradient);
-    dev_free(m->dev, gradient);
 }
 
 /* ---- blocks ----------------------------------------------------------------------------------
@@ -438,7 +437,6 @@ static void embedding_backward(struct model *m, const struct batch *batch, const
                                                  .owned = gradient,
                                                  .owned_count = vocab});
     model_send_gradient(m, MODEL_EMBEDDING, -1, gradient);
-    dev_free(m->dev, gradient);
     dev_free(m->dev, sorted);
 }
 
@@ -501,9 +499,11 @@ static void *head_step(
     if (m->options.vocab->forward(&v) == DEV_OK && m->options.vocab->backward(&v) == DEV_OK)
         *loss = mean_loss(m, v.loss);
     model_send_gradient(m, MODEL_HEAD, -1, v.dw);
+    v.dw = NULL; /* handed over */
     void *dy = dev_alloc(m->dev, model_row_bytes(m), LIVE_BOUNDARY, "output gradient");
     dev_fill(dev_main_stream(m->dev), dy, 0, model_row_bytes(m)); /* nothing is added to the norm */
     model_norm_backward(m, final, m->stack.y, v.dx, dy, scales, dy);
+    model_settle_gradient(m); /* a large one */
     vocab_release(&v, m->options.vocab);
     vocab_order_free(&order);
     dev_free(m->dev, scales);
@@ -543,10 +543,10 @@ enum dev_status model_step(
     m->options.checkpoint->backward(&m->stack);
     embedding_backward(m, &batch, m->stack.dx);
     model_send_gradient(m, MODEL_GAINS, -1, m->gain_gradient);
+    m->gain_gradient = NULL; /* handed over */
     stack_release(&m->stack, m->options.checkpoint);
     dev_free(dev, dy);
-    dev_free(dev, m->gain_gradient);
-    m->gain_gradient = NULL;
+    model_settle_gradient(m);
     free_batch(m, &batch);
     adamw_step(&m->adamw);
     model_refresh(m);

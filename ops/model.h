@@ -139,8 +139,12 @@ struct model {
     int32_t *keep_choice;       /* [L]: what attention keeps (ops/model_keep.h), -1 = nothing */
     struct recompute_plan keep; /* the same in numbers */
     struct stack_kept *stayed;  /* [2 L] */
-    struct stack stack;         /* the pool of boundaries stays from step to step */
-    float *gain_gradient;       /* device, during backward */
+    struct model_leaving {
+        float *gradient, *sum, *scratch; /* on the device; NULL where there is none */
+        struct event gone;
+    } leaving;            /* the gradient that is on its way to its slices (ops/model_parts.h) */
+    struct stack stack;   /* the pool of boundaries stays from step to step */
+    float *gain_gradient; /* device, during backward */
 };
 
 /* Collective. Allocates and seeds; model_close follows even after a failure. */

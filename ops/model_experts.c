@@ -226,6 +226,7 @@ static void send_expert_gradients(struct model *m, int64_t layer, struct moe *mo
     model_send_gradient(m, MODEL_GATE, layer, moe->gate_gradient);
     model_send_gradient(m, MODEL_UP, layer, moe->up_gradient);
     model_send_gradient(m, MODEL_DOWN, layer, moe->down_gradient);
+    moe->gate_gradient = moe->up_gradient = moe->down_gradient = NULL; /* handed over */
 }
 
 static void experts_backward(

@@ -4,14 +4,16 @@
  *
  *   boundaries in the backward of block l      x(l), with sco x(l - 1) coming back, and those below
  *                                              that never left
- *   attention   n, scales, q, k, v, o, two normalisers, and in turn: a projection's gradient
- *               leaving; heads by peer and the other side of an exchange; three gradients and
- *               their deltas; the FP32 sum of three products
- *   experts     n, scales, router weights, and in turn: scores; the dispatch; its gradients leaving
- *               slice by slice; the router's backward
- *   head        the last norm's n and scales, and in turn: the projection; its gradient leaving;
- *               the gradient of the norm
- *   embedding   sorted gradients, the gradient leaving; then the norms' */
+ *   attention   n, scales, q, k, v, o, two normalisers, and in turn: a projection's gradient;
+ *               heads by peer and the other side of an exchange; three gradients and their deltas;
+ *               the FP32 sum of three products
+ *   experts     n, scales, router weights, and in turn: scores; the dispatch; its gradients; the
+ *               router's backward
+ *   head        the last norm's n and scales, and in turn: the projection; the gradient of the norm
+ *   embedding   sorted gradients, and the gradient; then the norms'
+ *
+ * Beside each of them one gradient is on its way (ops/model_parts.h): the one that was whole
+ * before, which is freed when the next one is. */
 #include "ops/model_moments.h"
 #include <stdlib.h>
 #include "kernels/moe.h"
@@ -69,21 +71,29 @@ static struct held plus(struct held held, enum live_set set, int64_t bytes)
     return held;
 }
 
-/* A tensor's gradient while it leaves: this rank's slice, and the slices of all holders. */
-static struct held leaving(
+/* A gradient. */
+static struct held gradient(
+    const struct moments *s, struct held held, enum model_tensor tensor, int64_t layer)
+{
+    return plus(held, LIVE_GRADIENTS, model_part_of(&s->m, tensor, layer)->count * 4);
+}
+
+/* What it takes beside itself while it leaves: this rank's slice, and the slices of all holders. */
+static struct held slices(
     const struct moments *s, struct held held, enum model_tensor tensor, int64_t layer)
 {
     const struct model_part *part = model_part_of(&s->m, tensor, layer);
+    if (part->holders.size == 1)
+        return held;
     held = plus(held, LIVE_GRADIENTS, part->slice * 4);
     return plus(held, LIVE_WORKSPACE, part->holders.size * part->slice * 4);
 }
 
-/* The same with the gradient itself. */
-static struct held gradient(
+/* A gradient on its way. */
+static struct held leaving(
     const struct moments *s, struct held held, enum model_tensor tensor, int64_t layer)
 {
-    int64_t count = model_part_of(&s->m, tensor, layer)->count;
-    return leaving(s, plus(held, LIVE_GRADIENTS, count * 4), tensor, layer);
+    return slices(s, gradient(s, held, tensor, layer), tensor, layer);
 }
 
 /* ---- what stays ------------------------------------------------------------------------------ */
@@ -182,8 +192,11 @@ static void note_attention(struct moments *s, int64_t layer)
     bool heads = s->m.shape.layout.degree[LAYOUT_SEQUENCE] > 1;
     int64_t kept = 4 + heads;
     struct held block = plus_kept(s, of_block(s, 2 * layer), layer);
-    struct held moment = attention_rows(s, block, kept + 1, 2);
+    struct held moment = attention_rows(s, leaving(s, block, MODEL_ROUTER, layer), kept + 1, 2);
     moment = gradient(s, moment, MODEL_O, layer);
+    note(s, turn, &moment, NULL);
+    block = leaving(s, block, MODEL_O, layer);
+    moment = attention_rows(s, block, kept + 1, 2);
     note(s, turn, &moment, NULL);
     if (heads) { /* d_o of tokens, by peer and of heads; later a gradient on its way back */
         moment = attention_rows(s, block, kept + 3, 2);
@@ -213,16 +226,18 @@ static void note_experts(struct moments *s, int64_t layer)
     bool alone = s->m.options.dispatch->backward_alone;
     struct held block = plus_kept(s, of_block(s, 2 * layer + 1), layer + 1);
     block = plus(block, LIVE_WORKSPACE, routes * 4);
-    struct held moment = plus(block, LIVE_WORKSPACE, scores + routes * 4);
+    struct held begin = layer + 1 < shape->layers ? leaving(s, block, MODEL_V, layer + 1) : block;
+    struct held moment = plus(begin, LIVE_WORKSPACE, scores + routes * 4);
     note(s, turn, &moment, NULL);
-    moment = plus(block, LIVE_OUTPUT, alone ? -s->row : 0);
+    moment = plus(begin, LIVE_OUTPUT, alone ? -s->row : 0);
     note(s, turn, &moment, peaks_of(s, layer));
     block = plus(block, LIVE_OUTPUT, (alone ? 1 : 2) * s->row + routes * 4); /* dX, dw */
-    block = plus(block, LIVE_GRADIENTS, owned);
-    moment = leaving(s, block, MODEL_GATE, layer);
+    moment = slices(s, plus(block, LIVE_GRADIENTS, owned), MODEL_GATE, layer);
     note(s, turn, &moment, NULL);
-    moment = plus(block, LIVE_WORKSPACE, routes * 4 + scores + 3 * s->row);
-    moment = gradient(s, moment, MODEL_ROUTER, layer);
+    block = plus(block, LIVE_WORKSPACE, routes * 4 + scores + 3 * s->row);
+    moment = gradient(s, leaving(s, block, MODEL_DOWN, layer), MODEL_ROUTER, layer);
+    note(s, turn, &moment, NULL);
+    moment = leaving(s, block, MODEL_ROUTER, layer);
     note(s, turn, &moment, NULL);
 }
 
@@ -248,20 +263,21 @@ static void note_head(struct moments *s, const int64_t *tokens_of)
         impl == &vocab_ring_dtp /* where shards travel, room for the largest of them */
             ? peaks.set_bytes[LIVE_GRADIENTS]
             : model_part_of(&s->m, MODEL_HEAD, -1)->count * 4);
-    struct held moment = leaving(s, held, MODEL_HEAD, -1);
-    note(s, turn, &moment, NULL);
-    moment = plus(held, LIVE_BOUNDARY, s->row);
-    note(s, turn, &moment, NULL);
+    held = plus(held, LIVE_BOUNDARY, s->row);
+    held = slices(s, held, MODEL_HEAD, -1);
+    note(s, turn, &held, NULL);
 }
 
 static void note_embedding(struct moments *s)
 {
     const enum model_turn turn = MODEL_TURN_EMBEDDING;
     struct held held = backward(s, true);
-    struct held moment = plus(held, LIVE_WORKSPACE, s->row);
-    moment = gradient(s, moment, MODEL_EMBEDDING, -1);
+    struct held sorted = plus(held, LIVE_WORKSPACE, s->row);
+    struct held moment = gradient(s, leaving(s, sorted, MODEL_V, 0), MODEL_EMBEDDING, -1);
     note(s, turn, &moment, NULL);
-    moment = leaving(s, held, MODEL_GAINS, -1);
+    moment = leaving(s, sorted, MODEL_EMBEDDING, -1);
+    note(s, turn, &moment, NULL);
+    moment = slices(s, held, MODEL_GAINS, -1);
     note(s, turn, &moment, NULL);
 }
 

@@ -296,23 +296,50 @@ void model_parts_close(struct model *m)
 /* ---- gradients and weights -------------------------------------------------------------------
  */
 
-void model_send_gradient(
-    struct model *m, enum model_tensor tensor, int64_t layer, const float *gradient)
+void model_settle_gradient(struct model *m)
 {
-    const struct model_part *part = model_part_of(m, tensor, layer);
-    struct stream *main = dev_main_stream(m->dev);
+    struct model_leaving *leaving = &m->leaving;
+    if (!leaving->gradient)
+        return;
+    dev_wait(dev_main_stream(m->dev), leaving->gone);
+    dev_free(m->dev, leaving->scratch);
+    dev_free(m->dev, leaving->sum);
+    dev_free(m->dev, leaving->gradient);
+    *leaving = (struct model_leaving){0};
+}
+
+/* Sums the gradient that leaves over the part's holders; returns this rank's slice of it. */
+static float *sum_over_holders(struct model *m, const struct model_part *part)
+{
+    struct model_leaving *leaving = &m->leaving;
     int64_t counts[LAYOUT_RANKS_MAX];
+    if (part->holders.size == 1)
+        return leaving->gradient;
     for (int i = 0; i < part->holders.size; i++)
         counts[i] = slice_first(part, i + 1) - slice_first(part, i);
-    float *sum = dev_alloc(m->dev, part->slice * 4, LIVE_GRADIENTS, "slice of a gradient");
-    float *scratch = dev_alloc(
-        m->dev, part->holders.size * part->slice * 4, LIVE_WORKSPACE, "slices of all holders");
-    rank_sum_scatter(part->comm, main, gradient, counts, scratch, sum);
+    rank_sum_scatter(comm_dup(part->comm, "gradients"), dev_stream(m->dev, "gradients"),
+        leaving->gradient, counts, leaving->scratch, leaving->sum);
+    return leaving->sum;
+}
+
+void model_send_gradient(struct model *m, enum model_tensor tensor, int64_t layer, float *gradient)
+{
+    const struct model_part *part = model_part_of(m, tensor, layer);
+    struct stream *stream = dev_stream(m->dev, "gradients");
+    int64_t slice_bytes = part->slice * 4, holders = part->holders.size;
+    model_settle_gradient(m);
+    m->leaving = (struct model_leaving){.gradient = gradient};
+    if (holders > 1) {
+        m->leaving.sum = dev_alloc(m->dev, slice_bytes, LIVE_GRADIENTS, "slice of a gradient");
+        m->leaving.scratch =
+            dev_alloc(m->dev, holders * slice_bytes, LIVE_WORKSPACE, "slices of all holders");
+    }
+    dev_wait_stream(stream, dev_main_stream(m->dev));
+    float *sum = sum_over_holders(m, part);
     if (is_frozen(m, tensor))
-        dev_fill(main, sum, 0, part->slice * 4);
-    dev_copy_d2h(main, m->gradients + part->flat_first, sum, part->slice * 4);
-    dev_free(m->dev, scratch);
-    dev_free(m->dev, sum);
+        dev_fill(stream, sum, 0, slice_bytes);
+    dev_copy_d2h(stream, m->gradients + part->flat_first, sum, slice_bytes);
+    m->leaving.gone = dev_record(stream);
 }
 
 static void refresh_part(struct model *m, const struct model_part *part)

@@ -21,10 +21,18 @@ const struct model_part *model_part_of(
 /* Its resident weights. */
 const uint16_t *model_weights(const struct model *m, enum model_tensor tensor, int64_t layer);
 
-/* `gradient` [count], FP32 on the device, is whole on the main stream: sums it over the part's
- * holders and sends this rank's slice to the host. The block stays the caller's. */
-void model_send_gradient(
-    struct model *m, enum model_tensor tensor, int64_t layer, const float *gradient);
+/* `gradient` [count], FP32 on the device, is whole on the main stream, and is taken over: it is
+ * summed over the part's holders and this rank's slice sent to the host beside what main does next.
+ * One gradient is on its way at a time:
+ *
+ *     main        dWq | ... dWk | waits, frees dWq | ... dWv | waits, frees dWk | ...
+ *     gradients       | Wq: sum, out               | Wk: sum, out               | ...
+ *
+ * so a rank need not wait for its peers in the middle of a block. */
+void model_send_gradient(struct model *m, enum model_tensor tensor, int64_t layer, float *gradient);
+
+/* Main waits for the one on its way, and it is freed. */
+void model_settle_gradient(struct model *m);
 
 /* After the optimizer: every holder has the new weights. */
 void model_refresh(struct model *m);

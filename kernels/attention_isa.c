@@ -143,10 +143,23 @@ static void add_tile(const struct block *block, const struct tile *tile, int64_t
         NULL);
 }
 
-static void add_row(float weight, const float *restrict row, float *restrict sum, int64_t columns)
+/* sum [columns] goes on with weights[j] times row j of `rows`, for j in [0, count): a few columns at
+ * a time, whose chains stay in registers. */
+static void add_rows(const float *weights, const float (*rows)[ATTENTION_HEAD_MAX], int64_t count,
+    float *sum, int64_t columns)
 {
-    for (int64_t c = 0; c < columns; c++)
-        sum[c] = fmaf(weight, row[c], sum[c]);
+    int64_t c = 0;
+    for (; c + ARITH_LANES <= columns; c += ARITH_LANES) {
+        float chain[ARITH_LANES];
+        memcpy(chain, sum + c, sizeof chain);
+        for (int64_t j = 0; j < count; j++)
+            for (int lane = 0; lane < ARITH_LANES; lane++)
+                chain[lane] = fmaf(weights[j], rows[j][c + lane], chain[lane]);
+        memcpy(sum + c, chain, sizeof chain);
+    }
+    for (; c < columns; c++)
+        for (int64_t j = 0; j < count; j++)
+            sum[c] = fmaf(weights[j], rows[j][c], sum[c]);
 }
 
 static void scale_rows(const struct block *block, struct tile *tile, int64_t count)
@@ -206,10 +219,12 @@ static void make_p(const struct block *block, struct tile *tile, const struct ru
 static void add_triangle(const struct block *block, const struct tile *tile, const struct run *run,
     const struct sums *block_rows, struct sums *sums)
 {
+    int64_t first = run->from + run->shared - block->first; /* the part's first row */
+    if (run->shared == run->count)
+        return;
     for (int64_t i = 0; i < block->count; i++)
-        for (int64_t j = run->shared; j < seen(block, run, i); j++)
-            add_row(tile->at[i][j], block_rows->at[run->from + j - block->first], sums->at[i],
-                block->shape->head_columns);
+        add_rows(tile->at[i] + run->shared, block_rows->at + first,
+            seen(block, run, i) - run->shared, sums->at[i], block->shape->head_columns);
 }
 
 static void form_scores(const struct block *block, const void *q, const void *k,
@@ -335,8 +350,8 @@ static void add_own_queries(const struct block *block, const struct tile *tile, 
     const struct sums *block_rows, struct sums *sums)
 {
     for (int64_t i = 0; i < block->count; i++)
-        for (int64_t j = i; j < own; j++)
-            add_row(tile->at[i][j], block_rows->at[j], sums->at[i], block->shape->head_columns);
+        add_rows(
+            tile->at[i] + i, block_rows->at + i, own - i, sums->at[i], block->shape->head_columns);
 }
 
 /* Turns scores of keys with queries [from, from + count) into p, and products dO V^T into ds. */

@@ -209,9 +209,9 @@ static void multiply(const struct product *p, const struct gemm_scratch *scratch
 {
     int64_t done = 0;
     if (path_of(p) == DIRECT)
-        done = direct_columns(p, scratch);
+        done = multiply_direct(p, scratch);
     else if (path_of(p) == LANES_OVER_ROWS)
-        done = lanes_columns(p, scratch);
+        done = multiply_lanes(p, scratch);
     if (done == p->columns)
         return;
     const struct product rest =

@@ -231,8 +231,27 @@ static void make_part_tables(struct model *m)
     free(from);
 }
 
+/* The angles of the run of each sequence that this rank holds. */
+static void make_turns(struct model *m)
+{
+    struct rotary_args args = model_rotary(&m->shape);
+    int64_t half = args.head_columns / 2, bytes = args.run * 2 * half * (int64_t)sizeof(float);
+    m->turns = dev_alloc(m->dev, bytes, LIVE_INPUT, "angles of places");
+    if (!computes(m))
+        return;
+    float *turns = malloc((size_t)bytes + 1);
+    if (turns) {
+        rotary_turns(m->layout.block[LAYOUT_SEQUENCE].place * args.run, args.run, half, turns);
+        dev_write(m->dev, m->turns, turns, bytes);
+    } else {
+        dev_fail(m->dev, DEV_FAILED, "no host memory for the angles of places");
+    }
+    free(turns);
+}
+
 static void make_tables(struct model *m)
 {
+    make_turns(m);
     int64_t tokens = model_tokens(&m->shape), experts = m->shape.layout.experts;
     const struct expert_group all = {.rows = tokens};
     uint16_t *ones = malloc((size_t)tokens * sizeof *ones + 1);
@@ -320,7 +339,7 @@ void model_close(struct model *m)
     stack_pool_free(&m->stack);
     model_parts_close(m);
     dev_host_free(m->dev, m->idx_pinned);
-    void *blocks[] = {m->to_parts, m->from_parts, m->all_rows, m->ones, m->bias};
+    void *blocks[] = {m->to_parts, m->from_parts, m->all_rows, m->ones, m->turns, m->bias};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         dev_free(m->dev, blocks[i]);
     free(m->chosen);

@@ -5,6 +5,7 @@
  *     x = embedding[token]                                            [N, H], BF16
  *     for each layer
  *         n = rmsnorm(x) gain;  q, k, v = n Wq, n Wk, n Wv            [N, H] each
+ *         q, k turned by their places                                 (kernels/rotary.h)
  *         x = attention(q, k, v) Wo + x         causal, per sequence  (kernels/attention.h)
  *         n = rmsnorm(x) gain;  s = n Wrouter^T                       [N, E], FP32
  *         idx, w = k experts by s + bias        (kernels/router.h)
@@ -133,6 +134,7 @@ struct model {
     int32_t *to_parts, *from_parts; /* [N * D], where D > 1 */
     struct expert_group *all_rows;
     uint16_t *ones; /* [N] */
+    float *turns;   /* of this rank's places (kernels/rotary.h) */
 
     int64_t *tokens_of; /* host, [ranks]: N each */
     int64_t *recomputes;

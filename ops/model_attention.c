@@ -1,6 +1,6 @@
 /* A layer's attention as a block of the stack.
  *
- *     n = rmsnorm(x);  q, k, v = n Wq, n Wk, n Wv             of this rank's tokens, all heads
+ *     n = rmsnorm(x);  q, k, v = n Wq, n Wk, n Wv; q, k turned  of this rank's tokens, all heads
  *     to heads: the D ranks of a sequence block exchange      all tokens of the sequences, heads /
  * D o = attention(q, k, v);  back to tokens;  y = o Wo + x
  *
@@ -36,6 +36,15 @@ struct attention_shape model_attention_shape(const struct model_shape *shape)
         .head_columns = columns,
         .type = DTYPE_BF16,
         .scale = 1.0f / sqrtf((float)columns)};
+}
+
+struct rotary_args model_rotary(const struct model_shape *shape)
+{
+    return (struct rotary_args){.rows = model_tokens(shape),
+        .heads = shape->layout.heads,
+        .head_columns = shape->hidden / shape->layout.heads,
+        .run = shape->length / shape->layout.degree[LAYOUT_SEQUENCE],
+        .type = DTYPE_BF16};
 }
 
 int64_t model_normaliser_bytes(const struct model_shape *shape)
@@ -116,11 +125,24 @@ static void *to_tokens(struct model *m, void *heads, const char *label)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
+/* Turns queries or keys, or their gradients back, by the places of this rank's tokens. */
+static void turn(struct model *m, enum model_tensor tensor, void *tokens, bool backward)
+{
+    if (tensor == MODEL_V)
+        return;
+    struct rotary_args args = model_rotary(&m->shape);
+    args.backward = backward;
+    args.turns = m->turns;
+    args.x = tokens;
+    rotary(dev_main_stream(m->dev), &args);
+}
+
 static void *project(struct model *m, enum model_tensor tensor, int64_t layer, const void *n)
 {
     void *tokens = alloc_rows(m, "projection");
     model_matmul(
         m, GEMM_NN, m->shape.hidden, m->shape.hidden, n, model_weights(m, tensor, layer), tokens);
+    turn(m, tensor, tokens, false);
     return to_heads(m, tokens, "projection of heads");
 }
 
@@ -279,6 +301,7 @@ static void attention_backward(
             tokens = to_tokens(m, gradients[i], "gradient of tokens");
             dev_free(m->dev, gradients[i]);
         }
+        turn(m, tensor, tokens, true);
         model_product_gradient(m, tensor, layer, kept->block[NORMED], DTYPE_BF16, m->shape.hidden,
             tokens, m->shape.hidden);
         add_turned(m, tokens, model_weights(m, tensor, layer), i == 0, sum);

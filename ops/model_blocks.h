@@ -2,6 +2,7 @@
  * 2 l is layer l's attention, 2 l + 1 its experts. steps_context is the model. */
 #pragma once
 #include "kernels/attention.h"
+#include "kernels/rotary.h"
 #include "ops/model.h"
 #include "ops/stack_layer.h"
 
@@ -21,6 +22,8 @@ int64_t model_row_bytes(const struct model *m);
 /* The attention of this rank's heads; bytes of a column of it, max or log_z: [sequences * length,
  * heads / D]. */
 struct attention_shape model_attention_shape(const struct model_shape *shape);
+/* Of this rank's tokens: rows, heads, places. */
+struct rotary_args model_rotary(const struct model_shape *shape);
 int64_t model_normaliser_bytes(const struct model_shape *shape);
 
 /* n = rmsnorm(x) gain of block (2 L: the final norm), in two new blocks. */

@@ -24,11 +24,12 @@ void model_keep_options(
         .k = shape->hidden,
         .type = DTYPE_BF16,
         .out_type = DTYPE_BF16};
+    const struct rotary_args turn = model_rotary(shape);
     const struct rmsnorm_args norm = {.rows = rows, .columns = shape->hidden, .type = DTYPE_BF16};
     options[MODEL_KEEP_OUTPUT] = (struct recompute_option){
         row_bytes + 2 * model_normaliser_bytes(shape), flops_of(&kernel_attention, &attend)};
-    options[MODEL_KEEP_PROJECTIONS] =
-        (struct recompute_option){3 * row_bytes, 3 * flops_of(&kernel_expert_matmul, &project)};
+    options[MODEL_KEEP_PROJECTIONS] = (struct recompute_option){3 * row_bytes,
+        3 * flops_of(&kernel_expert_matmul, &project) + 2 * flops_of(&kernel_rotary, &turn)};
     options[MODEL_KEEP_NORMED] =
         (struct recompute_option){row_bytes + rows * 4, flops_of(&kernel_rmsnorm, &norm)};
     for (int i = 1; i < MODEL_KEEP_OPTIONS; i++) {

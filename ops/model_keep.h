@@ -4,7 +4,7 @@
  *
  *     option        what stays, beside the option's before                  not computed again
  *     output        o of the heads, their scores' maxima and log z          attention
- *     projections   q, k, v of the heads                                    three products
+ *     projections   q, k, v of the heads                                    three products, two turns
  *     normed        n and its rows' scales                                  RMSNorm
  *
  * What stays has the bits that recomputation gives, so no result changes. Where a checkpoint

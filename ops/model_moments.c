@@ -17,6 +17,7 @@
 #include "ops/model_moments.h"
 #include <stdlib.h>
 #include "kernels/moe.h"
+#include "ops/model_blocks.h"
 #include "ops/model_keep.h"
 #include "ops/model_parts.h"
 
@@ -103,7 +104,9 @@ static int64_t input_bytes(const struct model_shape *shape)
     int64_t tokens = model_tokens(shape), d = shape->layout.degree[LAYOUT_SEQUENCE];
     int64_t tables = d > 1 ? 2 * tokens * d * 4 : 0;
     int64_t groups = (shape->vocab + 1) * (int64_t)sizeof(struct expert_group);
-    return tables + groups + tokens * (2 + 4 + 8 + 4);
+    struct rotary_args places = model_rotary(shape);
+    int64_t turns = places.run * 2 * (places.head_columns / 2) * 4;
+    return tables + turns + groups + tokens * (2 + 4 + 8 + 4);
 }
 
 /* On the device and pinned. */

@@ -51,6 +51,20 @@ static void project(
         }
 }
 
+/* Turns pairs of columns, half a head apart, by their token's place. */
+static void turn(const struct work *w, double *rows)
+{
+    int64_t hidden = w->m->hidden, columns = hidden / w->m->heads, half = columns / 2;
+    for (int64_t t = 0; t < w->m->length; t++)
+        for (int64_t item = 0; item < w->m->heads * half; item++) {
+            double *x = rows + t * hidden + item / half * columns + item % half;
+            double angle = (double)t * pow(10000, -(double)(item % half) / (double)half);
+            double a = x[0], b = x[half];
+            x[0] = a * cos(angle) - b * sin(angle);
+            x[half] = b * cos(angle) + a * sin(angle);
+        }
+}
+
 /* exp of values less their maximum, divided by their sum. */
 static void softmax(double *values, int64_t count)
 {
@@ -139,6 +153,8 @@ static double sequence_loss(const struct work *w, const double *parameters, int6
         project(w, w->n, layer, 0, w->q);
         project(w, w->n, layer + square, 0, w->k);
         project(w, w->n, layer + 2 * square, 0, w->v);
+        turn(w, w->q);
+        turn(w, w->k);
         attend(w);
         project(w, w->o, layer + 3 * square, 1, w->x);
         norm(w, gains + (2 * l + 1) * hidden);

@@ -25,7 +25,7 @@ ok()
 small=(--layers 1 --hidden 32 --ffn 24 --experts 4 --length 32 --sequences 2 --threads 2)
 
 # Four chunks: expert gradients have another order than the standard step's.
-"$train" "${small[@]}" --steps 6 --ranks 2 --chunk-budget 16 --text LICENSE --composition composed,standard-in-order,standard \
+"$train" "${small[@]}" --steps 24 --ranks 2 --chunk-budget 16 --text LICENSE --composition composed,standard-in-order,standard \
     --explain --json "$scratch/r.jsonl" --dump-routes "$scratch/routes" >"$scratch/out" 2>"$scratch/err"
 ok 'three compositions train' $?
 
@@ -61,7 +61,7 @@ ok 'the standard step follows the orders of chosen implementations' $?
 ok 'a trace shows the last step of both ranks' $?
 
 "$build/bin/replay" --routing "$scratch/routes/routes.npy" --ranks 2 --experts 4 >"$scratch/out" 2>"$scratch/err" &&
-    grep -q '6 steps' "$scratch/out"
+    grep -q '24 steps' "$scratch/out"
 ok 'the routes that were dumped are read back as a trace' $?
 
 # ---- attention kept ----

@@ -256,8 +256,16 @@ $(MPI_TESTS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/tests/%.o $(MPI_CALLS:%.c=$(B)
 	$$(call run,link,$$@,$$(LINK))
 endef
 $(foreach n,$(OTHER_MPI),$(eval $(call mpi_rules,$(n))))
+# A program as a build without MPI has it: that part of the library is not drawn in.
+$(B)/obj/alone/device/launch.o: device/launch.c $(B)/flags
+	@mkdir -p $(@D)
+	$(call run,cc,$< (no MPI),$(COMPILE) -MMD -MP -c $< -o $@)
+$(B)/tests/vocab_without_mpi: MPI_NAME := none
+$(B)/tests/vocab_without_mpi: $(B)/obj/bench/vocab.o $(B)/obj/alone/device/launch.o $(LIB)
+	@mkdir -p $(@D)
+	$(call run,link,$@,$(LINK))
 # What tests/mpi.t runs, and the launchers that it runs it with.
-MPI_RUNS := $(if $(MPI_NAMES),$(MPI_TESTS:%=$(B)/tests/%) $(MESSAGE_PEERS)) \
+MPI_RUNS := $(B)/tests/vocab_without_mpi $(if $(MPI_NAMES),$(MPI_TESTS:%=$(B)/tests/%) $(MESSAGE_PEERS)) \
 	$(foreach n,$(OTHER_MPI),$(patsubst %,$(B)/$(n)/%,$(MPI_PROGRAMS) $(MPI_TESTS)))
 
 $(SLOW_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(if $(MPFR_LIBS),-DHAVE_MPFR)

@@ -75,19 +75,23 @@ my $small = '--impl ring-dtp --tokens 4 --hidden 16 --vocab 50 --iters 1';
 
 # Without MPI, or under a launcher of another library, a process that was started as one of several
 # does not go on as if it were alone.
+sub refuses {
+    my ($vocab, $variable, $what, $why) = @_;
+    local $ENV{$variable} = 4;
+    my ($status, $text) = run("$vocab $small --json $dir/refused");
+    ok($status == 3 && $text =~ /started 4 processes \($variable\), but $why/ && !-e "$dir/refused",
+        "$variable $what: refused", "exit $status\n$text");
+    $ENV{$variable} = 1;
+    ($status, $text) = run("$vocab $small --ranks 2");
+    ok($status == 0, "$variable of a single process: thread ranks", "exit $status\n$text");
+}
+
 sub test_refusal {
-    for my $variable (@libraries ? 'SLURM_STEP_NUM_TASKS'
-                                 : qw(OMPI_COMM_WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS)) {
-        local $ENV{$variable} = 4;
-        my ($status, $text) = run("$build/bin/vocab $small --json $dir/refused");
-        my $why = @libraries ? qr/started 4 processes \($variable\), but .*knows of 1/
-                             : qr/started 4 processes \($variable\), but this build has no MPI/;
-        ok($status == 3 && $text =~ $why && !-e "$dir/refused",
-            "$variable without the launcher's MPI: refused", "exit $status\n$text");
-        $ENV{$variable} = 1;
-        ($status, $text) = run("$build/bin/vocab $small --ranks 2");
-        ok($status == 0, "$variable of a single process: thread ranks", "exit $status\n$text");
-    }
+    my @without = ('in a build without MPI', qr/this build has no MPI/);
+    refuses("$build/tests/vocab_without_mpi", $_, @without)
+        for qw(OMPI_COMM_WORLD_SIZE PMI_SIZE MV2_COMM_WORLD_SIZE SLURM_STEP_NUM_TASKS);
+    refuses("$build/bin/vocab", 'SLURM_STEP_NUM_TASKS', "without the launcher's MPI", qr/.*knows of 1/)
+        if @libraries;
     my ($status, $text) = run("$build/bin/vocab $small --ranks-per-process 2");
     ok($status == 2 && $text =~ /--ranks-per-process: has no effect without a launcher/,
         'ranks per process without a launcher: refused', "exit $status\n$text");

@@ -78,6 +78,48 @@ static int run_rank(struct rank *rank, void *context)
     return wrong || exchange(rank, "second", 1000) ? -1 : 0;
 }
 
+/* A message of more than 2 GiB from rank 0 to rank 1, which no count of MPI holds. Its bytes are
+ * those of where they lie, at every border of a piece and on a grid. */
+static int send_large(struct rank *rank, void *context)
+{
+    enum { STEP = 77777 };
+    const int64_t bytes = (INT64_C(2) << 30) + 12345, border = INT64_C(1) << 30;
+    char *block = dev_alloc(rank->dev, bytes, LIVE_RING, "large");
+    struct comm_part part = {1 - rank->index, block, bytes};
+    int64_t wrong = 0;
+    (void)context;
+    for (int64_t at = 0; block && rank->index == 0 && at < bytes; at += STEP)
+        dev_write(rank->dev, block + at, &(char){(char)(at / STEP)}, 1);
+    for (int64_t at = border; block && rank->index == 0 && at < bytes; at += border)
+        dev_write(rank->dev, block + at - 2, "edge", 4);
+    comm_exchange(rank->comm, dev_main_stream(rank->dev), "large", &part, rank->index == 0, &part,
+        rank->index == 1);
+    for (int64_t at = 0; rank->index == 1 && at < bytes; at += STEP) {
+        char seen = 0;
+        dev_read(rank->dev, &seen, block + at, 1);
+        wrong += seen != (char)(at / STEP) && at % border > 2 && border - at % border > 2;
+    }
+    for (int64_t at = border; rank->index == 1 && at < bytes; at += border) {
+        char seen[4] = "";
+        dev_read(rank->dev, seen, block + at - 2, 4);
+        wrong += memcmp(seen, "edge", 4) != 0;
+    }
+    return dev_sync(rank->dev) == DEV_OK && !wrong ? 0 : -1;
+}
+
+static int run_large(void)
+{
+    struct ranks_failure failure;
+    struct ranks_config config = {.count = launch_ranks()};
+    int status = ranks_run(&config, send_large, NULL, &failure);
+    if (status)
+        printf("rank %d: %s\n", failure.rank, failure.message);
+    else
+        printf("a large message: fine\n");
+    fflush(stdout);
+    return status ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
     int status = launch_open("mpi_faults"), failures = 0;
@@ -85,6 +127,8 @@ int main(int argc, char **argv)
         return status;
     fault = argc > 1 ? argv[1] : "none";
     status = launch_agree(-1, argc, argv);
+    if (status < 0 && is("large"))
+        return launch_close(run_large());
     mpi_limit_message(100000);
     for (int group = 0; status < 0 && group < GROUPS; group++) {
         struct ranks_failure failure;

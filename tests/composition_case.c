@@ -134,25 +134,23 @@ static struct model_outcome run(const struct compositions *all, struct compositi
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
+/* An outcome as the harness compares them. */
+static struct train_run run_of(const struct compositions *all, const struct model_outcome *outcome)
+{
+    return (struct train_run){.shape = &all->base.shape,
+        .steps = all->base.steps,
+        .loss = (double *)(uintptr_t)outcome->loss,
+        .master = outcome->master,
+        .elements = outcome->elements};
+}
+
 /* Where they first differ; "" where nowhere. */
 static void first_difference(const struct compositions *all, const struct model_outcome *a,
     const struct model_outcome *b, char *text, int size)
 {
+    const struct train_run first = run_of(all, a), second = run_of(all, b);
     text[0] = 0;
-    for (int step = 0; step < all->base.steps; step++)
-        if (memcmp(&a->loss[step], &b->loss[step], sizeof a->loss[step])) {
-            snprintf(text, (size_t)size, "the loss of step %d: %.17g and %.17g", step,
-                a->loss[step], b->loss[step]);
-            return;
-        }
-    for (int64_t i = 0; i < a->elements; i++)
-        if (memcmp(&a->master[i], &b->master[i], sizeof a->master[i])) {
-            char name[64];
-            train_element_name(&all->base.shape, i, name, sizeof name);
-            snprintf(text, (size_t)size, "%s: %.9g and %.9g", name, (double)a->master[i],
-                (double)b->master[i]);
-            return;
-        }
+    train_run_difference(&first, &second, text, size);
 }
 
 void compositions_check(struct compositions *all, struct composition chosen)

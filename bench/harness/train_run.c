@@ -274,7 +274,8 @@ void train_run_digests(
         digest_finish(w, weights);
 }
 
-void train_element_name(const struct model_shape *s, int64_t at, char *text, int size)
+/* The tensor that holds element `at` of the whole model. */
+static void name_element(const struct model_shape *s, int64_t at, char *text, int size)
 {
     int64_t square = s->hidden * s->hidden, expert = s->layout.experts * s->ffn * s->hidden;
     int64_t counts[MODEL_GAINS + 1] = {[MODEL_EMBEDDING] = s->vocab * s->hidden,
@@ -317,7 +318,7 @@ bool train_run_difference(
     for (int64_t i = 0; i < a->elements; i++)
         if (memcmp(&a->master[i], &b->master[i], sizeof a->master[i])) {
             char name[64];
-            train_element_name(a->shape, i, name, sizeof name);
+            name_element(a->shape, i, name, sizeof name);
             snprintf(text, (size_t)size, "%s: %.9g and %.9g", name, (double)a->master[i],
                 (double)b->master[i]);
             return true;

@@ -44,9 +44,6 @@ void train_run_free(struct train_run *run);
 void train_run_digests(
     const struct train_run *run, char losses[DIGEST_TEXT], char weights[DIGEST_TEXT]);
 
-/* The tensor that holds element `at` of the whole model, and where: "layer 1 gate [37]". */
-void train_element_name(const struct model_shape *shape, int64_t at, char *text, int size);
-
 /* Names the tensor and element where two runs of one shape first differ ("layer 1 gate [37]"), or
  * gives false: they are equal bit for bit. */
 bool train_run_difference(

@@ -26,22 +26,23 @@ enum { VOCAB_CHOICES = sizeof vocab_choices / sizeof *vocab_choices };
 
 static struct model_case base_case(int ranks, int sequence, int experts, int vocab, int steps)
 {
+    int64_t length = steps > 10 ? 64 : 12;
     struct model_case c = {.shape = {.layout = {.ranks = ranks,
                                          .degree = {sequence, experts, vocab},
                                          .heads = 4,
                                          .experts = 8},
                                .layers = 2,
-                               .hidden = 16,
+                               .hidden = steps > 10 ? 32 : 16,
                                .ffn = 8,
                                .vocab = 37,
                                .topk = 3,
-                               .length = 12,
+                               .length = length,
                                .sequences = 1},
         .options = model_case_options(),
         .steps = steps};
-    c.options.moe.chunk_budget = 5;
+    c.options.moe.chunk_budget = length * 2 / 5;
     c.options.moe.lambda = 1.05;
-    c.options.moe.hop_rows = 4;
+    c.options.moe.hop_rows = length / 3;
     c.options.moe.flops_per_byte = 1e-3; /* a row's trip is dear: shadows pay */
     c.options.moe.parts = 2;
     c.options.moe.credits = 2;

@@ -106,7 +106,7 @@ CXXFLAGS ?= $(if $(SANITIZE),-O1,-O2)
 override CXXFLAGS += -std=c++17 $(EXACT) -Wall -Wextra -Wno-unknown-pragmas \
 	$(if $(WERROR),-Werror) $(SAN) -pthread -Itests/cuda_emu
 EMU_KERNEL_FLAGS := -march=x86-64-v3 -ftrivial-auto-var-init=pattern -fno-strict-aliasing \
-	-Wno-unknown-warning-option -Wno-maybe-uninitialized -DHAVE_NCCL -DHAVE_CUBLASLT
+	-Wno-unknown-warning-option -Wno-maybe-uninitialized -DHAVE_NCCL -DHAVE_CUBLASLT -DHAVE_CUPTI
 
 # ---- sources -----------------------------------------------------------------------------------------
 

@@ -147,6 +147,10 @@ void cuda_trace_end(struct stream *stream, struct cuda_span *span);
 /* The memory counters at this point of the main stream. */
 void cuda_trace_memory(struct stream *stream, const struct mem_probe *memory);
 
+/* Around a call that takes memory from the pool or gives it back. */
+void cuda_trace_begin_memory(struct device *dev);
+void cuda_trace_end_memory(struct device *dev);
+
 /* All streams are done: what ran goes to the trace. */
 void cuda_trace_settle(struct device *dev);
 

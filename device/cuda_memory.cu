@@ -70,8 +70,10 @@ void cuda_memory_close(struct device *dev)
 
 static cudaError_t take(struct device *dev, int64_t bytes, void **block)
 {
+    cuda_trace_begin_memory(dev);
     cudaError_t error = cudaMallocFromPoolAsync(
         block, bytes > 0 ? (size_t)bytes : 1, cuda_of(dev)->pool, cuda_handle(dev->streams[0]));
+    cuda_trace_end_memory(dev);
     if (error == cudaErrorMemoryAllocation)
         cudaGetLastError(); /* it is the caller's to tell */
     return error;
@@ -100,8 +102,11 @@ void *cuda_take(struct device *dev, int64_t bytes)
 void cuda_give(struct device *dev, void *block, int64_t bytes)
 {
     (void)bytes;
-    if (cuda_use(dev))
+    if (cuda_use(dev)) {
+        cuda_trace_begin_memory(dev);
         CUDA_DO(dev, cudaFreeAsync(block, cuda_handle(dev->streams[0])));
+        cuda_trace_end_memory(dev);
+    }
     cuda_nvtx_memory(dev);
 }
 

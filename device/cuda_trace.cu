@@ -32,7 +32,7 @@ struct cuda_span {
 struct cuda_trace {
     struct cuda_span *first, **end; /* since the last settling, in program order */
     bool records;                   /* CUPTI's are there */
-    uint64_t first_id, next_id;
+    uint64_t first_id, next_id, memory_id;
     cudaEvent_t base;
     double base_s; /* on the host's clock */
 };
@@ -59,7 +59,13 @@ bool cuda_trace_open(struct device *dev)
 #ifdef HAVE_CUPTI
     trace->records = cupti_open();
 #endif
-    trace->first_id = trace->next_id = ((uint64_t)dev->config.rank + 1) << 40;
+    trace->memory_id = ((uint64_t)dev->config.rank + 1) << 40;
+    trace->first_id = trace->next_id = trace->memory_id + 1;
+    trace_set_memory_source(dev->config.trace,
+        trace->records ? "live sets where the main stream changes them, and the pool as CUPTI's "
+                         "records tell it, at the time of each call"
+                       : "live sets alone: CUPTI is not to be had here, or another profiler holds "
+                         "it");
     return CUDA_DO(dev, cudaEventCreate(&trace->base)) && set_base(dev);
 }
 
@@ -102,9 +108,23 @@ void cuda_trace_close(struct device *dev)
 /* ---- while operations are enqueued ------------------------------------------------------------
  */
 
+/* What the pool holds now, where records will tell how it goes on. */
+static void sample_pool(struct device *dev)
+{
+    const cudaMemPool_t pool = cuda_of(dev)->pool;
+    uint64_t used_bytes = 0, pool_bytes = 0;
+    if (cuda_of(dev)->trace->records &&
+        CUDA_DO(dev, cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used_bytes)) &&
+        CUDA_DO(dev, cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &pool_bytes)))
+        trace_add_pool(dev->config.trace, dev->config.rank, timing_now_s(), (int64_t)used_bytes,
+            (int64_t)(pool_bytes - used_bytes));
+}
+
 static struct cuda_span *add_span(struct stream *stream)
 {
     struct cuda_trace *trace = cuda_of(stream->dev)->trace;
+    if (!trace->first)
+        sample_pool(stream->dev);
     struct cuda_span *span = (struct cuda_span *)calloc(1, sizeof *span);
     if (!span) {
         trace_add_lost(stream->dev->config.trace, 1);
@@ -165,6 +185,28 @@ void cuda_trace_memory(struct stream *stream, const struct mem_probe *memory)
     span->memory = *memory;
 }
 
+void cuda_trace_begin_memory(struct device *dev)
+{
+#ifdef HAVE_CUPTI
+    const struct cuda_trace *trace = cuda_of(dev)->trace;
+    if (trace && trace->records)
+        cupti_push(trace->memory_id);
+#else
+    (void)dev;
+#endif
+}
+
+void cuda_trace_end_memory(struct device *dev)
+{
+#ifdef HAVE_CUPTI
+    const struct cuda_trace *trace = cuda_of(dev)->trace;
+    if (trace && trace->records)
+        cupti_pop();
+#else
+    (void)dev;
+#endif
+}
+
 /* ---- when all is done -------------------------------------------------------------------------
  */
 
@@ -213,6 +255,13 @@ static int64_t count_unseen(const struct cuda_trace *trace)
     return unseen;
 }
 
+static void take_pool(void *context, double time_s, int64_t used_bytes, int64_t pool_bytes)
+{
+    struct device *dev = (struct device *)context;
+    const int64_t kept_bytes = pool_bytes > used_bytes ? pool_bytes - used_bytes : 0;
+    trace_add_pool(dev->config.trace, dev->config.rank, time_s, used_bytes, kept_bytes);
+}
+
 /* Takes the records of what has run, and counts those that do not come. */
 static void take_records(struct device *dev)
 {
@@ -229,6 +278,7 @@ static void take_records(struct device *dev)
     }
     trace_add_lost(dev->config.trace, dropped > unseen ? dropped : unseen);
     trace->first_id = trace->next_id;
+    cupti_take_memory(trace->memory_id, take_pool, dev);
 }
 #endif
 

@@ -44,6 +44,12 @@ struct activity {
     uint64_t begin_ns, end_ns;
 };
 
+/* What a call left in a pool. */
+struct pool_state {
+    uint32_t correlation;
+    uint64_t time_ns, used_bytes, pool_bytes;
+};
+
 struct session {
     pthread_mutex_t life; /* of users and entries; taken before the other */
     int users;
@@ -53,16 +59,20 @@ struct session {
     int64_t link_count, link_capacity;
     struct activity *activities;
     int64_t activity_count, activity_capacity;
+    struct pool_state *pools;
+    int64_t pool_count, pool_capacity;
     int64_t dropped; /* records, and what memory was short for */
 };
 
-static struct session session = {
-    PTHREAD_MUTEX_INITIALIZER, 0, {}, PTHREAD_MUTEX_INITIALIZER, NULL, 0, 0, NULL, 0, 0, 0};
+static struct session session = {PTHREAD_MUTEX_INITIALIZER, 0, {}, PTHREAD_MUTEX_INITIALIZER, NULL,
+    0, 0, NULL, 0, 0, NULL, 0, 0, 0};
 
 static const CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
     CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET,
     CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION};
 #define KINDS ((int)(sizeof kinds / sizeof *kinds))
+/* Without these a trace has no curve of the pool, and all else. */
+#define MEMORY_KIND CUPTI_ACTIVITY_KIND_MEMORY2
 
 /* ---- what CUPTI hands over --------------------------------------------------------------------
  */
@@ -111,6 +121,15 @@ static void add_activity(uint32_t correlation, uint64_t begin_ns, uint64_t end_n
         session.activities[session.activity_count++] = {correlation, begin_ns, end_ns};
 }
 
+/* Of blocks that come from a pool in stream order; others have no pool to tell of. */
+static void add_pool(const CUpti_ActivityMemory3 *memory)
+{
+    if (memory->isAsync && make_room((void **)&session.pools, session.pool_count,
+                               &session.pool_capacity, sizeof *session.pools))
+        session.pools[session.pool_count++] = {memory->correlationId, memory->timestamp,
+            memory->memoryPoolConfig.utilizedSize, memory->memoryPoolConfig.pool.size};
+}
+
 static void add_record(const CUpti_Activity *record)
 {
     switch (record->kind) {
@@ -134,6 +153,9 @@ static void add_record(const CUpti_Activity *record)
         add_activity(fill->correlationId, fill->start, fill->end);
         break;
     }
+    case MEMORY_KIND:
+        add_pool((const CUpti_ActivityMemory3 *)record);
+        break;
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: {
         const CUpti_ActivityExternalCorrelation *join =
             (const CUpti_ActivityExternalCorrelation *)record;
@@ -164,6 +186,20 @@ static void take_buffer(
 /* ---- the session ------------------------------------------------------------------------------
  */
 
+#ifdef CUDA_EMULATOR
+
+/* The emulator's CUPTI is linked in. */
+static bool load(struct entries *e)
+{
+    *e = {NULL, cuptiActivityEnable, cuptiActivityDisable, cuptiActivityRegisterCallbacks,
+        cuptiActivityRegisterTimestampCallback, cuptiActivityFlushAll, cuptiActivityGetNextRecord,
+        cuptiActivityGetNumDroppedRecords, cuptiActivityPushExternalCorrelationId,
+        cuptiActivityPopExternalCorrelationId};
+    return true;
+}
+
+#else
+
 template <typename T> static bool find(void *library, const char *name, T *entry)
 {
     *entry = (T)dlsym(library, name);
@@ -187,6 +223,8 @@ static bool load(struct entries *e)
            find(e->library, "cuptiActivityPopExternalCorrelationId", &e->pop);
 }
 
+#endif
+
 /* False when another profiler has CUPTI, or it does not know the machine. */
 static bool start(const struct entries *e)
 {
@@ -196,8 +234,10 @@ static bool start(const struct entries *e)
         return false;
     while (enabled < KINDS && e->enable(kinds[enabled]) == CUPTI_SUCCESS)
         enabled++;
-    if (enabled == KINDS)
+    if (enabled == KINDS) {
+        e->enable(MEMORY_KIND);
         return true;
+    }
     while (enabled > 0)
         e->disable(kinds[--enabled]);
     return false;
@@ -217,8 +257,11 @@ static void forget_all(void)
     pthread_mutex_lock(&session.lock);
     free(session.links);
     free(session.activities);
+    free(session.pools);
     session.links = NULL;
     session.activities = NULL;
+    session.pools = NULL;
+    session.pool_count = session.pool_capacity = 0;
     session.link_count = session.link_capacity = 0;
     session.activity_count = session.activity_capacity = 0;
     session.dropped = 0;
@@ -231,6 +274,7 @@ void cupti_close(void)
     if (!--session.users) {
         for (int i = 0; i < KINDS; i++)
             session.entries.disable(kinds[i]);
+        session.entries.disable(MEMORY_KIND);
         session.entries.flush_all(0);
         forget_all();
     }
@@ -284,5 +328,36 @@ int64_t cupti_take(uint64_t first, uint64_t last,
     session.activity_count = kept;
     pthread_mutex_unlock(&session.lock);
     return dropped;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const struct pool_state *left = (const struct pool_state *)a;
+    const struct pool_state *right = (const struct pool_state *)b;
+    if (left->time_ns != right->time_ns)
+        return left->time_ns < right->time_ns ? -1 : 1;
+    return (left->correlation > right->correlation) - (left->correlation < right->correlation);
+}
+
+void cupti_take_memory(uint64_t id,
+    void (*take)(void *context, double time_s, int64_t used_bytes, int64_t pool_bytes),
+    void *context)
+{
+    session.entries.flush_all(0);
+    pthread_mutex_lock(&session.lock);
+    int64_t kept = 0;
+    qsort(session.links, (size_t)session.link_count, sizeof *session.links, by_correlation);
+    qsort(session.pools, (size_t)session.pool_count, sizeof *session.pools, by_time);
+    for (int64_t i = 0; i < session.pool_count; i++) {
+        struct pool_state state = session.pools[i];
+        const struct link *link = find_link(state.correlation);
+        if (link && link->id == id)
+            take(context, 1e-9 * (double)state.time_ns, (int64_t)state.used_bytes,
+                (int64_t)state.pool_bytes);
+        else
+            session.pools[kept++] = state;
+    }
+    session.pool_count = kept;
+    pthread_mutex_unlock(&session.lock);
 }
 #endif

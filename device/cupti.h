@@ -1,4 +1,4 @@
-/* When kernels and copies ran on the GPU, as CUPTI tells it. One session serves the process, since
+/* When kernels and copies ran on the GPU and what memory pools held, as CUPTI tells it. One session serves the process, since
  * CUPTI has no other; any thread may call. CUPTI is loaded when a session first opens: a program
  * starts and runs without it. */
 #pragma once
@@ -18,3 +18,9 @@ void cupti_pop(void);
  * how many records CUPTI has dropped, whosever they were, since the last call of anybody. */
 int64_t cupti_take(uint64_t first, uint64_t last,
     void (*take)(void *context, uint64_t id, double begin_s, double end_s), void *context);
+
+/* Gives every record of a pool's memory that belongs to `id` to `take`, in the order of the calls:
+ * bytes that the pool had in use and in all after it. */
+void cupti_take_memory(uint64_t id,
+    void (*take)(void *context, double time_s, int64_t used_bytes, int64_t pool_bytes),
+    void *context);

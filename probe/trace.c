@@ -116,17 +116,42 @@ void trace_add_span(struct trace *t, const struct trace_span *span)
     trace_unlock(t);
 }
 
+static void add_counter(struct trace *t, const struct trace_counter *counter)
+{
+    trace_lock(t);
+    if (is_rank(counter->rank) && is_time(counter->time_s))
+        keep_counter(t, counter);
+    else
+        refuse(t, EINVAL);
+    trace_unlock(t);
+}
+
 void trace_add_memory(struct trace *t, int rank, double time_s, const struct mem_probe *probe)
 {
     if (!t)
         return;
     struct trace_counter counter = {.rank = rank, .time_s = time_s};
     memcpy(counter.set_bytes, probe->set_bytes, sizeof counter.set_bytes);
+    add_counter(t, &counter);
+}
+
+void trace_add_pool(
+    struct trace *t, int rank, double time_s, int64_t used_bytes, int64_t kept_bytes)
+{
+    struct trace_counter counter = {.rank = rank,
+        .of_pool = true,
+        .time_s = time_s,
+        .pool = {.used_bytes = used_bytes, .kept_bytes = kept_bytes}};
+    if (t)
+        add_counter(t, &counter);
+}
+
+void trace_set_memory_source(struct trace *t, const char *source)
+{
+    if (!t)
+        return;
     trace_lock(t);
-    if (is_rank(rank) && is_time(time_s))
-        keep_counter(t, &counter);
-    else
-        refuse(t, EINVAL);
+    t->memory_source = source;
     trace_unlock(t);
 }
 

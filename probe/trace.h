@@ -24,6 +24,14 @@ void trace_free(struct trace *t);
 void trace_add_span(struct trace *t, const struct trace_span *span);
 void trace_add_memory(struct trace *t, int rank, double time_s, const struct mem_probe *probe);
 
+/* What a rank's pool had of the device's memory: bytes in use, and bytes that it kept beside them.
+ */
+void trace_add_pool(
+    struct trace *t, int rank, double time_s, int64_t used_bytes, int64_t kept_bytes);
+
+/* Where the curve of device memory comes from, for whoever reads the file: kept by reference. */
+void trace_set_memory_source(struct trace *t, const char *source);
+
 /* `count` spans that ran were not seen. The others are kept, and written; how long two kinds of
  * them overlapped is then not known. */
 void trace_add_lost(struct trace *t, int64_t count);

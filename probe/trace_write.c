@@ -179,6 +179,38 @@ static void print_spans_of_rank(struct new_file *file, struct listing *list, int
     }
 }
 
+static void begin_counter(struct new_file *file, struct listing *list, const char *name,
+    const struct trace_counter *counter)
+{
+    begin_event(file, list);
+    new_file_print(file, "{\"ph\":\"C\",\"name\":\"%s\",\"pid\":%d", name, counter->rank + 1);
+    print_microseconds(file, "ts", nanoseconds(list, counter->time_s));
+    new_file_print(file, ",\"args\":{");
+}
+
+static void print_live_sets(struct new_file *file, struct listing *list,
+    const bool used[LIVE_SET_COUNT], const struct trace_counter *counter)
+{
+    const char *comma = "";
+    begin_counter(file, list, "memory", counter);
+    for (int set = 0; set < LIVE_SET_COUNT; set++) {
+        if (!used[set])
+            continue;
+        new_file_print(
+            file, "%s\"%s\":%" PRId64, comma, mem_live_set_name(set), counter->set_bytes[set]);
+        comma = ",";
+    }
+    new_file_print(file, "}}");
+}
+
+static void print_pool(
+    struct new_file *file, struct listing *list, const struct trace_counter *counter)
+{
+    begin_counter(file, list, "device memory", counter);
+    new_file_print(file, "\"in use\":%" PRId64 ",\"kept\":%" PRId64 "}}", counter->pool.used_bytes,
+        counter->pool.kept_bytes);
+}
+
 /* The counters of the rank at the front, from *at on. A live set that never held a byte has no
  * series; the others are in every sample, since viewers stack them. */
 static void print_counters_of_rank(
@@ -188,28 +220,18 @@ static void print_counters_of_rank(
     int64_t end = *at;
     for (; end < list->counter_count && list->counters[end]->rank == rank; end++)
         for (int set = 0; set < LIVE_SET_COUNT; set++)
-            used[set] |= list->counters[end]->set_bytes[set] != 0;
-    if (!memchr(used, true, sizeof used))
-        *at = end;
+            used[set] |= !list->counters[end]->of_pool && list->counters[end]->set_bytes[set] != 0;
+    bool any = memchr(used, true, sizeof used) != NULL;
     for (; *at < end; ++*at) {
         const struct trace_counter *counter = list->counters[*at];
-        begin_event(file, list);
-        new_file_print(file, "{\"ph\":\"C\",\"name\":\"memory\",\"pid\":%d", counter->rank + 1);
-        print_microseconds(file, "ts", nanoseconds(list, counter->time_s));
-        new_file_print(file, ",\"args\":{");
-        const char *comma = "";
-        for (int set = 0; set < LIVE_SET_COUNT; set++) {
-            if (!used[set])
-                continue;
-            new_file_print(
-                file, "%s\"%s\":%" PRId64, comma, mem_live_set_name(set), counter->set_bytes[set]);
-            comma = ",";
-        }
-        new_file_print(file, "}}");
+        if (counter->of_pool)
+            print_pool(file, list, counter);
+        else if (any)
+            print_live_sets(file, list, used, counter);
     }
 }
 
-static void print_listing(struct new_file *file, struct listing *list)
+static void print_listing(struct new_file *file, struct listing *list, const char *memory_source)
 {
     new_file_print(file, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
     int64_t span = 0, counter = 0;
@@ -222,7 +244,13 @@ static void print_listing(struct new_file *file, struct listing *list)
         print_spans_of_rank(file, list, rank, &span);
         print_counters_of_rank(file, list, rank, &counter);
     }
-    new_file_print(file, "\n]}\n");
+    new_file_print(file, "\n]");
+    if (memory_source) {
+        new_file_print(file, ",\"otherData\":{\"device memory\":");
+        print_quoted(file, memory_source);
+        new_file_print(file, "}");
+    }
+    new_file_print(file, "}\n");
 }
 
 static int write_locked(const struct trace *t, const char *path)
@@ -239,7 +267,7 @@ static int write_locked(const struct trace *t, const char *path)
     struct new_file file;
     int result = new_file_open(&file, path);
     if (!result) {
-        print_listing(&file, &list);
+        print_listing(&file, &list, t->memory_source);
         result = new_file_commit(&file);
     }
     int reason = errno;

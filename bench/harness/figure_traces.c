@@ -35,6 +35,12 @@ static bool is_phase(const json_t *event, const char *phase)
     return !strcmp(text_of(event, "ph"), phase);
 }
 
+/* Of the live sets: a trace of a GPU has a counter of the pool beside it. */
+static bool is_live_sets(const json_t *event)
+{
+    return is_phase(event, "C") && !strcmp(text_of(event, "name"), "memory");
+}
+
 static double total_bytes(const json_t *counter)
 {
     const char *set;
@@ -69,7 +75,7 @@ static void choose_rank(struct timeline *at)
     double most = -1;
     json_array_foreach(at->events, i, event)
     {
-        if (is_phase(event, "C") && total_bytes(event) > most) {
+        if (is_live_sets(event) && total_bytes(event) > most) {
             most = total_bytes(event);
             at->process = json_integer_value(json_object_get(event, "pid"));
         }
@@ -149,7 +155,7 @@ static void write_identity(FILE *out, const struct timeline *at)
 /* A sample of the rank's memory while it worked. */
 static bool is_sample(const struct timeline *at, const json_t *event)
 {
-    return is_phase(event, "C") && number_of(event, "ts") < at->end_us &&
+    return is_live_sets(event) && number_of(event, "ts") < at->end_us &&
            json_integer_value(json_object_get(event, "pid")) == at->process;
 }
 

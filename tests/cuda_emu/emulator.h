@@ -24,15 +24,18 @@
 enum order { ORDER_FORWARD, ORDER_REVERSE, ORDER_RANDOM };
 enum progress { PROGRESS_LATE, PROGRESS_EARLY, PROGRESS_RANDOM };
 
+enum cupti_behaviour { CUPTI_ON, CUPTI_BUSY, CUPTI_DROPS };
+
 struct settings {
     enum order order; /* of the threads of a block, and of the blocks */
     uint64_t order_seed;
     enum progress progress; /* of the streams */
     uint64_t progress_seed;
-    int devices;                   /* that the process sees */
-    int gpus[64];                  /* which of the machine's each of them is */
-    int64_t memory_bytes;          /* of each device */
-    int64_t nccl_fails;            /* which group of NCCL fails, counted from 1; 0: none */
+    int devices;          /* that the process sees */
+    int gpus[64];         /* which of the machine's each of them is */
+    int64_t memory_bytes; /* of each device */
+    int64_t nccl_fails;   /* which group of NCCL fails, counted from 1; 0: none */
+    enum cupti_behaviour cupti;
     int64_t cublaslt_varies_below; /* products of fewer rows are summed otherwise; 0: none */
     const char *nccl_folder;       /* for messages of NCCL between processes */
     const char *coverage; /* NULL, or the file that a program appends the kernels that ran to */
@@ -92,6 +95,15 @@ void drain_device(std::unique_lock<std::mutex> *held, int device);
 void drain_default(std::unique_lock<std::mutex> *held, int device);
 /* The stream's device, -1 when there is no such stream. */
 int device_of(cudaStream_t stream);
+
+/* ---- activity records (cupti.cpp) ------------------------------------------------------------ */
+
+/* `work` as it was called, and with a record of when it ran where somebody wants one. */
+enum recorded_work { RECORDED_KERNEL, RECORDED_COPY, RECORDED_FILL };
+std::function<void()> recorded(enum recorded_work kind, std::function<void()> work);
+/* A block was taken from a pool or given back, in stream order; what the pool then holds. */
+void note_memory(const void *address, size_t bytes, int device, bool taken, int64_t used_bytes,
+    int64_t pool_bytes);
 
 /* ---- the calling thread (runtime.cpp; no lock needed) ---------------------------------------- */
 

@@ -327,6 +327,16 @@ bool is_pool(const struct emulated_pool *pool)
     return pools.count(const_cast<struct emulated_pool *>(pool)) != 0;
 }
 
+int64_t pool_used_bytes(const struct emulated_pool *pool)
+{
+    return pool->used_bytes;
+}
+
+int64_t pool_reserved_bytes(const struct emulated_pool *pool)
+{
+    return pool->reserved_bytes;
+}
+
 int pool_device(const struct emulated_pool *pool)
 {
     return pool->device;

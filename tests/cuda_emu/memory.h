@@ -38,3 +38,5 @@ void expose_device_memory(bool exposed);
 struct emulated_pool *default_pool(int device);
 bool is_pool(const struct emulated_pool *pool);
 int pool_device(const struct emulated_pool *pool);
+int64_t pool_used_bytes(const struct emulated_pool *pool);
+int64_t pool_reserved_bytes(const struct emulated_pool *pool);

@@ -244,6 +244,15 @@ cudaError_t cudaMallocHost(void **block, size_t bytes, unsigned flags)
     return cudaHostAlloc(block, bytes, flags);
 }
 
+static cudaError_t take_from_pool(std::unique_lock<std::mutex> *held, void **block, size_t bytes,
+    int device, struct emulated_pool *pool)
+{
+    const cudaError_t error = allocate_or_drain(held, block, bytes, false, device, pool);
+    if (error == cudaSuccess && *block)
+        note_memory(*block, bytes, device, true, pool_used_bytes(pool), pool_reserved_bytes(pool));
+    return error;
+}
+
 cudaError_t cudaMallocFromPoolAsync(
     void **block, size_t bytes, cudaMemPool_t pool, cudaStream_t stream)
 {
@@ -255,7 +264,7 @@ cudaError_t cudaMallocFromPoolAsync(
         return remember(cudaErrorInvalidResourceHandle);
     if (!is_pool(pool) || pool_device(pool) != device)
         return remember(cudaErrorInvalidValue);
-    return allocate_or_drain(&held, block, bytes, false, device, pool);
+    return take_from_pool(&held, block, bytes, device, pool);
 }
 
 cudaError_t cudaMallocAsync(void **block, size_t bytes, cudaStream_t stream)
@@ -264,7 +273,7 @@ cudaError_t cudaMallocAsync(void **block, size_t bytes, cudaStream_t stream)
     int device = device_of(stream);
     if (device < 0)
         return remember(cudaErrorInvalidResourceHandle);
-    return allocate_or_drain(&held, block, bytes, false, device, default_pool(device));
+    return take_from_pool(&held, block, bytes, device, default_pool(device));
 }
 
 /* The allocation that begins at the block; NULL, with *error set, when there is none to free. */
@@ -314,6 +323,9 @@ cudaError_t cudaFreeAsync(void *block, cudaStream_t stream)
     if (!found)
         return remember(error);
     found->freed = true;
+    if (found->pool)
+        note_memory(block, found->bytes, found->device, false,
+            pool_used_bytes(found->pool) - (int64_t)found->bytes, pool_reserved_bytes(found->pool));
     return remember(enqueue_work(stream, [found] { release(found); }));
 }
 
@@ -405,8 +417,9 @@ static cudaError_t enqueue_copy(const char *call, void *to, const void *from, si
     check_side(call, from, bytes, from_device, blocks);
     check_not_freed(call, to, bytes);
     check_not_freed(call, from, bytes);
-    return enqueue_work(
-        stream, [=] { copy_now(call, to, from, bytes, to_device, from_device, blocks); });
+    return enqueue_work(stream, recorded(RECORDED_COPY, [=] {
+        copy_now(call, to, from, bytes, to_device, from_device, blocks);
+    }));
 }
 
 cudaError_t cudaMemcpyAsync(
@@ -442,10 +455,10 @@ static cudaError_t enqueue_fill(void *to, int byte, size_t bytes, cudaStream_t s
         return error;
     check_side("cudaMemset", to, bytes, true, false);
     check_not_freed("cudaMemset", to, bytes);
-    return enqueue_work(stream, [=] {
+    return enqueue_work(stream, recorded(RECORDED_FILL, [=] {
         check_side("cudaMemset", to, bytes, true, false);
         memset(to, byte, bytes);
-    });
+    }));
 }
 
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t stream)
@@ -497,5 +510,6 @@ cudaError_t emulated_launch(const void *kernel, dim3 grid, dim3 block, size_t sh
         shared_bytes > SHARED_BYTES)
         return remember(cudaErrorInvalidValue);
     struct kernel_launch launch = {kernel, grid, block, shared_bytes, std::move(body)};
-    return remember(enqueue_work(stream, [launch] { run_kernel(&launch); }));
+    return remember(
+        enqueue_work(stream, recorded(RECORDED_KERNEL, [launch] { run_kernel(&launch); })));
 }

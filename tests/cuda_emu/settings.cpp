@@ -64,6 +64,16 @@ static void read_visible(struct settings *settings)
     settings->devices = seen;
 }
 
+static enum cupti_behaviour read_cupti(void)
+{
+    const char *value = getenv("CUDA_EMU_CUPTI");
+    if (!value || !strcmp(value, "on"))
+        return CUPTI_ON;
+    if (strcmp(value, "busy") && strcmp(value, "drops"))
+        refuse("CUDA_EMU_CUPTI", value, "on, busy, drops");
+    return strcmp(value, "busy") ? CUPTI_DROPS : CUPTI_BUSY;
+}
+
 static struct settings read_settings(void)
 {
     static const char *const orders[] = {"forward", "reverse"}, *const progress[] = {
@@ -74,6 +84,7 @@ static struct settings read_settings(void)
     read.devices = (int)read_number("CUDA_EMU_DEVICES", 1, 0, 64);
     read.memory_bytes = read_number("CUDA_EMU_MEMORY_BYTES", 8LL << 30, 1, INT64_MAX);
     read.nccl_fails = read_number("CUDA_EMU_NCCL_FAILS", 0, 1, INT64_MAX);
+    read.cupti = read_cupti();
     read.cublaslt_varies_below = read_number("CUDA_EMU_CUBLASLT", 0, 1, INT64_MAX);
     read.nccl_folder = getenv("CUDA_EMU_NCCL_FOLDER");
     if (!read.nccl_folder)

@@ -108,6 +108,20 @@ sub test_all_bits {
     test_bits('vocab', 1, 2, 1, '', "$emulated shared-gpu");
 }
 
+# The fast path of BF16 problems: bounded in every process, with the bits of threads.
+sub test_fast {
+    local $ENV{CUDA_EMU_DEVICES} = 2;
+    my $options = '--device cuda --dtype bf16 --tokens 7 --hidden 64 --vocab 40 --impl vocab-parallel '
+        . '--iters 1 --warmup 0 --messages nccl';
+    unlink "$dir/threads", "$dir/got";
+    run("$build/emu/bin/vocab $options --ranks 2 --json $dir/threads");
+    my ($status, $text) = job(2, "$build/emu/bin/vocab $options --json $dir/got");
+    my ($want, $bits) = (bits("$dir/threads"), bits("$dir/got"));
+    ok($status == 0 && $want =~ /bounded/ && $want eq $bits
+            && slurp("$dir/got") =~ /"gemm":"fast"/,
+        'the fast path in two processes: bounded, the bits of two threads', "exit $status\n$text\n$want\n$bits");
+}
+
 # A launcher that shows each process one GPU, which it then calls its first.
 sub test_visible {
     local $ENV{CUDA_EMU_DEVICES} = 2;
@@ -214,6 +228,7 @@ sub test_nccl_fails {
 }
 
 test_all_bits();
+test_fast();
 test_visible();
 test_messages();
 test_refusals();

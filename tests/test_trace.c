@@ -168,6 +168,32 @@ static void test_counters(void)
     trace_free(t);
 }
 
+/* A pool's samples are a counter of their own, and change nothing of the live sets'. */
+static void test_pool(void)
+{
+    struct trace *t = trace_create();
+    struct mem_probe probe;
+    mem_init(&probe, 0);
+    mem_add(&probe, 100, LIVE_WEIGHTS, "w");
+    trace_add_pool(t, 3, 2.0, 100, 28);
+    trace_add_memory(t, 3, 2.5, &probe);
+    trace_add_pool(t, 3, 3.0, 0, 128);
+    trace_set_memory_source(t, "a pool");
+    json_t *root = write_and_parse(t);
+    const json_t *events = json_object_get(root, "traceEvents");
+    const json_t *pool = json_array_get(events, 2), *sets = json_array_get(events, 3);
+    const json_t *args = json_object_get(pool, "args");
+    tap_ok(json_array_size(events) == 5 && !strcmp(text(pool, "name"), "device memory") &&
+               number(args, "in use") == 100 && number(args, "kept") == 28 &&
+               !strcmp(text(sets, "name"), "memory") &&
+               json_object_size(json_object_get(sets, "args")) == 1,
+        "a pool has a counter of its own, in order of time");
+    tap_ok(!strcmp(text(json_object_get(root, "otherData"), "device memory"), "a pool"),
+        "and the file says where it comes from");
+    json_decref(root);
+    trace_free(t);
+}
+
 static void test_nesting_survives_rounding(void)
 {
     struct trace *t = trace_create();
@@ -406,6 +432,8 @@ static void test_null(void)
     mem_init(&probe, 0);
     trace_add_span(NULL, &span);
     trace_add_memory(NULL, 0, 0, &probe);
+    trace_add_pool(NULL, 0, 0, 1, 1);
+    trace_set_memory_source(NULL, "none");
     trace_clear(NULL);
     trace_free(NULL);
     tap_ok(!trace_spans(NULL, &count) && count == 0 && !trace_write(NULL, "/nonexistent/x") &&
@@ -473,6 +501,7 @@ int main(void)
         test_file();
         test_ranks_in_order();
         test_counters();
+        test_pool();
         test_nesting_survives_rounding();
         test_overlap();
         test_overlap_by_cells();

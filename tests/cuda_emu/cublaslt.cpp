@@ -181,6 +181,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         (float *)d, *d_layout, (int64_t)k,
         (int64_t)columns < emulator_settings()->cublaslt_varies_below};
     std::unique_lock<std::mutex> held(lock);
-    const cudaError_t error = enqueue_work(stream, [p] { multiply_now(p); });
+    const cudaError_t error =
+        enqueue_work(stream, recorded(RECORDED_KERNEL, [p] { multiply_now(p); }));
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

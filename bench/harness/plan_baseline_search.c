@@ -2,8 +2,7 @@
 #include "bench/harness/plan_baseline_search.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include "bench/harness/plan_print.h"
-#include "bench/harness/plan_search.h"
+#include "bench/harness/plan_record.h"
 #include "bench/harness/simulate.h"
 #include "bench/harness/train_run.h"
 #include "probe/record.h"
@@ -106,47 +105,21 @@ int plan_baseline_search(struct plan_baseline_search *s, const struct plan *p)
 static int record(const struct plan *p, const struct plan_baseline_search *s, double flops)
 {
     const struct plan_baseline_choice *c = &s->best;
-    char error[256] = "memory is short", name[96];
-    double range[2];
     struct profile machines[DEV_MACHINES_MAX] = {p->machine};
-    int count = simulate_machines(machines);
-    json_t *record = rec_create(), *times = json_object();
-    if (record && times) {
-        snprintf(name, sizeof name, "sim:%s", p->machine.name);
-        rec_str(record, "op", "plan");
-        rec_str(record, "impl", "fsdp2");
-        rec_str(record, "device", name);
-        options_record(p->options, record);
-        rec_str(record, "config.free", plan_search_free_names(p, name, sizeof name));
+    json_t *record = plan_record_begin(p, "fsdp2", true);
+    if (record) {
         rec_str(record, "status", s->fitting ? "ok" : "oom");
         rec_int(record, "figures.expert", c->launch.expert);
         rec_int(record, "figures.context", c->launch.context);
         rec_int(record, "figures.tensor", c->launch.tensor);
         rec_int(record, "figures.sequences", c->launch.sequences);
         rec_int(record, "figures.device_bytes", c->memory.device_bytes);
-        rec_int(record, "figures.limit_bytes", plan_limit_bytes(p));
         rec_str(record, "figures.largest_term", c->memory.term[c->memory.largest].name);
     }
-    if (record && times && s->fitting) {
-        rec_real(record, "figures.tokens_per_rank", plan_baseline_tokens(c));
-        rec_real(record, "figures.flops_per_token", flops);
-        rec_real(record, "figures.tokens_per_s", rate_of(c));
-        rec_str(record, "time.kind", "simulated");
-        rec_real(record, "time.median_s", c->seconds[0]);
-        simulate_range(c->seconds, count, &range[0], &range[1]);
-        rec_reals(record, "time.range_s", range, 2);
-        for (int m = 0; m < count; m++)
-            json_object_set_new(
-                times, simulate_machine_name(m, name, sizeof name), json_real(c->seconds[m]));
-        rec_json(record, "time.machines_s", times);
-        times = NULL;
-    }
-    int status = record ? rec_append(p->line.json, record, error, sizeof error) : -1;
-    json_decref(record);
-    json_decref(times);
-    if (status)
-        fprintf(stderr, "plan: %s\n", error);
-    return status ? EXIT_ENVIRONMENT : -1;
+    if (record && s->fitting)
+        plan_record_time(
+            record, c->seconds, simulate_machines(machines), plan_baseline_tokens(c), flops);
+    return plan_record_append(p, record);
 }
 
 static void print_best(

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "bench/harness/plan_print.h"
+#include "bench/harness/plan_record.h"
 #include "bench/harness/simulate.h"
 #include "bench/harness/train_run.h"
 #include "probe/record.h"
@@ -50,17 +51,21 @@ static const char *name_of(const struct plan_candidate *c, char *text, int size)
 
 /* ---- the front ------------------------------------------------------------------------------- */
 
+/* What a candidate is sorted by. */
+struct sort_key {
+    int64_t bytes, index;
+    double rate;
+};
+
 /* By memory, then the faster one, then as they were listed. */
-static const struct plan_search *sorted;
 static int by_memory(const void *a, const void *b)
 {
-    const struct plan_candidate *x = &sorted->candidate[*(const int64_t *)a];
-    const struct plan_candidate *y = &sorted->candidate[*(const int64_t *)b];
-    if (x->device_bytes != y->device_bytes)
-        return x->device_bytes < y->device_bytes ? -1 : 1;
-    if (x->seconds / (double)x->line.sequences != y->seconds / (double)y->line.sequences)
-        return plan_candidate_rate(sorted, x) > plan_candidate_rate(sorted, y) ? -1 : 1;
-    return x < y ? -1 : 1;
+    const struct sort_key *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? -1 : 1;
+    if (x->rate != y->rate)
+        return x->rate > y->rate ? -1 : 1;
+    return x->index < y->index ? -1 : 1;
 }
 
 static void print_line(const struct plan_search *s, const struct plan_candidate *c)
@@ -76,29 +81,29 @@ static void print_line(const struct plan_search *s, const struct plan_candidate 
 
 static int print_front(const struct plan_search *s)
 {
-    int64_t *order = malloc((size_t)s->count * sizeof *order + 1), fitting = 0;
+    struct sort_key *order = malloc((size_t)s->count * sizeof *order + 1);
+    int64_t fitting = 0;
     double fastest = 0;
     if (!order)
         return -1;
     for (int64_t i = 0; i < s->count; i++)
         if (s->candidate[i].fits)
-            order[fitting++] = i;
-    sorted = s;
+            order[fitting++] = (struct sort_key){
+                s->candidate[i].device_bytes, i, plan_candidate_rate(s, &s->candidate[i])};
     qsort(order, (size_t)fitting, sizeof *order, by_memory);
     printf(
         "  memory against speed: each line is the least memory at its speed, and 1 %% faster than "
         "the one above\n"
-        "  %4s %4s %4s %4s %7s %8s %5s %10s %8s %10s %9s %8s\n",
-        "D", "B", "E_p", "P", "c", "bucket", "host", "device", "host", "step", "tokens/s",
+        "  %4s %4s %4s %4s %7s %8s %5s %5s %10s %8s %10s %9s %8s\n",
+        "D", "B", "E_p", "P", "c", "bucket", "host", "kept", "device", "host", "step", "tokens/s",
         "TFLOP/s");
     printf("  %4s %4s %4s %4s %7s %8s %5s %5s %10s %8s %10s %9s %8s\n", "", "", "", "", "", "",
         "of 2L", "of L", "GiB", "GiB", "s", "a rank", "a rank");
     for (int64_t i = 0; i < fitting; i++) {
-        const struct plan_candidate *c = &s->candidate[order[i]];
-        if (plan_candidate_rate(s, c) < fastest * FRONT_STEP && order[i] != s->best)
+        if (order[i].rate < fastest * FRONT_STEP && order[i].index != s->best)
             continue;
-        print_line(s, c);
-        fastest = plan_candidate_rate(s, c);
+        print_line(s, &s->candidate[order[i].index]);
+        fastest = order[i].rate;
     }
     free(order);
     return 0;
@@ -222,17 +227,8 @@ static int record(const struct plan_search *s, const struct step_time *whole, in
 {
     const struct plan *p = s->plan;
     const struct plan_candidate *c = &s->candidate[s->best];
-    double rate = (double)plan_candidate_tokens(s, c) / whole->seconds[0], range[2];
-    char error[256] = "memory is short", name[96];
-    json_t *record = rec_create(), *times = json_object();
-    if (record && times) {
-        snprintf(name, sizeof name, "sim:%s", p->machine.name);
-        rec_str(record, "op", "plan");
-        rec_str(record, "impl", "composed");
-        rec_str(record, "device", name);
-        options_record(p->options, record);
-        rec_str(record, "config.free", plan_search_free_names(p, name, sizeof name));
-        rec_str(record, "status", "ok");
+    json_t *record = plan_record_begin(p, "composed", true);
+    if (record) {
         rec_int(record, "figures.sequence_group", c->line.sequence_group);
         rec_int(record, "figures.sequences", c->line.sequences);
         rec_int(record, "figures.expert_group", c->line.expert_group);
@@ -241,29 +237,13 @@ static int record(const struct plan_search *s, const struct step_time *whole, in
         rec_int(record, "figures.bucket", c->line.bucket);
         rec_int(record, "figures.host_boundaries", c->host_boundaries);
         rec_int(record, "figures.kept_layers", layers_kept(c));
-        rec_int(record, "figures.tokens_per_rank", plan_candidate_tokens(s, c));
-        rec_real(record, "figures.flops_per_token", tflops_of(s, c, 1) * 1e12);
-        rec_real(record, "figures.tokens_per_s", rate);
         rec_real(record, "figures.composed_s", c->seconds);
         rec_int(record, "figures.device_bytes", c->device_bytes);
         rec_int(record, "figures.host_bytes", c->host_bytes);
-        rec_int(record, "figures.limit_bytes", plan_limit_bytes(p));
-        rec_str(record, "time.kind", "simulated");
-        rec_real(record, "time.median_s", whole->seconds[0]);
-        simulate_range(whole->seconds, machines, &range[0], &range[1]);
-        rec_reals(record, "time.range_s", range, 2);
-        for (int m = 0; m < machines; m++)
-            json_object_set_new(
-                times, simulate_machine_name(m, name, sizeof name), json_real(whole->seconds[m]));
-        rec_json(record, "time.machines_s", times);
-        times = NULL;
+        plan_record_time(record, whole->seconds, machines, (double)plan_candidate_tokens(s, c),
+            tflops_of(s, c, 1) * 1e12);
     }
-    int status = record ? rec_append(p->line.json, record, error, sizeof error) : -1;
-    json_decref(record);
-    json_decref(times);
-    if (status)
-        fprintf(stderr, "plan: %s\n", error);
-    return status ? EXIT_ENVIRONMENT : -1;
+    return plan_record_append(p, record);
 }
 
 static int print_winner(struct plan_search *s, double *winner_rate)

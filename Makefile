@@ -112,11 +112,13 @@ EMU_KERNEL_FLAGS := -march=x86-64-v3 -ftrivial-auto-var-init=pattern -fno-strict
 
 LIB_DIRS := probe device kernels ops baselines reference bench/harness
 ISA_SRC := $(wildcard kernels/*_isa.c)
-# What only a build with MPI has.
-MPI_SRC := $(wildcard device/mpi*.c device/processes*.c device/heartbeat.c)
-# Of it, what includes mpi.h.
+# What includes mpi.h: that of a library, or, in a build without MPI, of device/sockets, which then is
+# the library.
 MPI_CALLS := $(wildcard device/mpi*.c)
-LIB_SRC := $(filter-out $(ISA_SRC) $(if $(MPI_NAMES),,$(MPI_SRC)),$(wildcard $(addsuffix /*.c,$(LIB_DIRS))))
+SOCKETS_SRC := $(wildcard device/sockets/*.c)
+MPI_CFLAGS_sockets := -Idevice/sockets
+LIB_SRC := $(filter-out $(ISA_SRC) $(if $(MPI_NAMES),,device/mpi_peer.c),$(wildcard $(addsuffix /*.c,$(LIB_DIRS)))) \
+	$(if $(MPI_NAMES),,$(SOCKETS_SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/obj/%.o) \
 	$(foreach isa,$(ISAS),$(ISA_SRC:%_isa.c=$(B)/obj/%_$(isa).o))
 LIB := $(B)/libflatpeak.a
@@ -129,10 +131,10 @@ MESSAGE_PEERS := $(B)/bin/message_peers
 BIN_SRC := $(filter-out $(PEER_SRC) bench/message_peers.c,$(wildcard bench/*.c))
 BIN := $(BIN_SRC:bench/%.c=$(B)/bin/%)
 
-TEST_SRC := $(if $(ONLY),$(patsubst %,tests/test_%.c,$(filter-out cuda_% mpi,$(ONLY))), \
+TEST_SRC := $(if $(ONLY),$(patsubst %,tests/test_%.c,$(filter-out cuda_% mpi sockets,$(ONLY))), \
 	$(wildcard tests/test_*.c))
 TEST_SCRIPTS := $(filter-out tests/slow_%,$(wildcard \
-	$(if $(ONLY),$(patsubst %,tests/%.t,$(filter cuda_% mpi,$(ONLY))),tests/*.t)))
+	$(if $(ONLY),$(patsubst %,tests/%.t,$(filter cuda_% mpi sockets,$(ONLY))),tests/*.t)))
 TESTS := $(TEST_SRC:tests/%.c=$(B)/tests/%)
 # tests/slow_*.c and tests/slow_*.t run in check-full only.
 SLOW_SRC := $(wildcard tests/slow_*.c)
@@ -165,9 +167,9 @@ EMU_TESTS := $(if $(EMULATOR),$(patsubst tests/%,$(B)/emu/tests/%,$(basename $(E
 OTHER_MPI := $(wordlist 2,9,$(MPI_NAMES))
 # What the scripts tests/cuda_*.t run; the programs between processes with every MPI library.
 EMU_RUNS := $(if $(EMULATOR),$(B)/emu/tests/cuda_emu/faults $(EMU_BIN) \
-	$(if $(MPI_NAMES),$(B)/emu/tests/mpi_faults) $(OTHER_MPI:%=$(B)/emu/%/dispatch))
+	$(B)/emu/tests/mpi_faults $(OTHER_MPI:%=$(B)/emu/%/dispatch))
 
-FORMATTED := $(wildcard $(foreach d,$(LIB_DIRS) bench tests,$(foreach e,c h cu cuh,$(d)/*.$(e))) \
+FORMATTED := $(wildcard $(foreach d,$(LIB_DIRS) device/sockets bench tests,$(foreach e,c h cu cuh,$(d)/*.$(e))) \
 	$(foreach e,h cpp cu,tests/cuda_emu/*.$(e)))
 
 # ---- rules -------------------------------------------------------------------------------------------
@@ -210,8 +212,7 @@ $(LIB): $(LIB_OBJ) $(B)/objects
 	@rm -f $@
 	$(call run,ar,$@,$(AR) rcs $@ $(LIB_OBJ))
 
-$(B)/obj/device/launch.o: MORE_FLAGS := $(if $(MPI_NAMES),-DHAVE_MPI)
-$(MPI_CALLS:%.c=$(B)/obj/%.o): MORE_FLAGS := $(MPI_CFLAGS_$(firstword $(MPI_NAMES)))
+$(MPI_CALLS:%.c=$(B)/obj/%.o): MORE_FLAGS := $(MPI_CFLAGS_$(or $(firstword $(MPI_NAMES)),sockets))
 
 LINK = $(CC) $(LDFLAGS) $(filter %.o %.a,$^) $(MORE_LIBS) $(LDLIBS) -o $@
 $(BIN): MORE_LIBS := $(if $(CUDA_FOUND),$(CUDA_LIBS))
@@ -236,36 +237,32 @@ $(B)/tests/vocab_one_byte: $(B)/obj/tests/vocab_one_byte.o $(B)/obj/bench/vocab.
 	@mkdir -p $(@D)
 	$(call run,link,$@,$(LINK))
 
-# The MPI programs and tests once more with every other library: BUILDDIR/NAME/vocab, ...
+# The MPI programs and tests once more with every other library: BUILDDIR/NAME/vocab, ...; and with
+# sockets in the place of one.
 MPI_PROGRAMS := vocab dispatch checkpoint optimizer train message_peers
 MPI_TESTS := test_comm mpi_faults
+SOCKETS_RUNS := vocab dispatch test_comm mpi_faults
+mpi_objects = $(patsubst %.c,$(B)/obj/$(1)/%.o,$(filter-out $(if $(filter sockets,$(1)),device/mpi_peer.c),$(MPI_CALLS))) \
+	$(if $(filter sockets,$(1)),$(SOCKETS_SRC:%.c=$(B)/obj/%.o))
 define mpi_rules
 $(MPI_CALLS:%.c=$(B)/obj/$(1)/%.o): $(B)/obj/$(1)/%.o: %.c $(B)/flags
 	@mkdir -p $$(@D)
 	$$(call run,cc,$$< ($(1)),$$(COMPILE) $$(MPI_CFLAGS_$(1)) -MMD -MP -c $$< -o $$@)
 $(MPI_PROGRAMS:%=$(B)/$(1)/%): MORE_LIBS := $$(if $(CUDA_FOUND),$(CUDA_LIBS))
 $(MPI_PROGRAMS:%=$(B)/$(1)/%): MPI_NAME := $(1)
-$(MPI_PROGRAMS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/bench/%.o $(MPI_CALLS:%.c=$(B)/obj/$(1)/%.o) \
+$(MPI_PROGRAMS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/bench/%.o $(call mpi_objects,$(1)) \
 	$(CUDA_PART) $(LIB)
 	@mkdir -p $$(@D)
 	$$(call run,link,$$@,$$(LINK))
 $(MPI_TESTS:%=$(B)/$(1)/%): MPI_NAME := $(1)
-$(MPI_TESTS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/tests/%.o $(MPI_CALLS:%.c=$(B)/obj/$(1)/%.o) \
+$(MPI_TESTS:%=$(B)/$(1)/%): $(B)/$(1)/%: $(B)/obj/tests/%.o $(call mpi_objects,$(1)) \
 	$(SUPPORT) $(LIB)
 	@mkdir -p $$(@D)
 	$$(call run,link,$$@,$$(LINK))
 endef
-$(foreach n,$(OTHER_MPI),$(eval $(call mpi_rules,$(n))))
-# A program as a build without MPI has it: that part of the library is not drawn in.
-$(B)/obj/alone/device/launch.o: device/launch.c $(B)/flags
-	@mkdir -p $(@D)
-	$(call run,cc,$< (no MPI),$(COMPILE) -MMD -MP -c $< -o $@)
-$(B)/tests/vocab_without_mpi: MPI_NAME := none
-$(B)/tests/vocab_without_mpi: $(B)/obj/bench/vocab.o $(B)/obj/alone/device/launch.o $(LIB)
-	@mkdir -p $(@D)
-	$(call run,link,$@,$(LINK))
+$(foreach n,$(OTHER_MPI) sockets,$(eval $(call mpi_rules,$(n))))
 # What tests/mpi.t runs, and the launchers that it runs it with.
-MPI_RUNS := $(B)/tests/vocab_without_mpi $(if $(MPI_NAMES),$(MPI_TESTS:%=$(B)/tests/%) $(MESSAGE_PEERS)) \
+MPI_RUNS := $(B)/sockets/vocab $(if $(MPI_NAMES),$(MPI_TESTS:%=$(B)/tests/%) $(MESSAGE_PEERS)) \
 	$(foreach n,$(OTHER_MPI),$(patsubst %,$(B)/$(n)/%,$(MPI_PROGRAMS) $(MPI_TESTS)))
 
 $(SLOW_SRC:%.c=$(B)/obj/%.o): MORE_FLAGS := $(if $(MPFR_LIBS),-DHAVE_MPFR)
@@ -336,12 +333,12 @@ $(B)/emu/tests/%: $(B)/obj/tests/%.o $(EMU_OBJ) $(SUPPORT) $(LIB) $(B)/emu/objec
 
 define emu_mpi_rules
 $(B)/emu/$(1)/dispatch: MPI_NAME := $(1)
-$(B)/emu/$(1)/dispatch: $(B)/obj/bench/dispatch.o $(MPI_CALLS:%.c=$(B)/obj/$(1)/%.o) $(EMU_OBJ) \
+$(B)/emu/$(1)/dispatch: $(B)/obj/bench/dispatch.o $(call mpi_objects,$(1)) $(EMU_OBJ) \
 	$(LIB) $(B)/emu/objects
 	@mkdir -p $$(@D)
 	$$(call run,link,$$@,$$(EMU_LINK))
 endef
-$(foreach n,$(OTHER_MPI),$(eval $(call emu_mpi_rules,$(n))))
+$(foreach n,$(OTHER_MPI) sockets,$(eval $(call emu_mpi_rules,$(n))))
 
 # ---- goals -------------------------------------------------------------------------------------------
 
@@ -355,7 +352,8 @@ endif
 lib: $(LIB)
 programs: $(BIN)
 tests: $(TESTS) $(EMU_TESTS) $(if $(ONLY),,$(TAMPERED)) $(if $(filter tests/cuda_%,$(TEST_SCRIPTS)),$(EMU_RUNS)) \
-	$(if $(filter tests/mpi.t,$(TEST_SCRIPTS)),$(MPI_RUNS))
+	$(if $(filter tests/mpi.t,$(TEST_SCRIPTS)),$(MPI_RUNS)) \
+	$(if $(filter tests/sockets.t,$(TEST_SCRIPTS)),$(SOCKETS_RUNS:%=$(B)/sockets/%) $(if $(EMULATOR),$(B)/emu/sockets/dispatch))
 peers: $(if $(OPENBLAS_LIBS),$(PEERS))
 
 MPI_LAUNCHERS := $(foreach n,$(MPI_NAMES),$(n)=$(MPI_RUN_$(n)))
@@ -418,7 +416,7 @@ reconfigure:
 
 # Only what the build made: BUILDDIR may be a folder of the user's.
 clean:
-	rm -rf $(addprefix $(B)/,$(OTHER_MPI) obj bin tests cuda emu libflatpeak.a build_info.h flags objects config.mk config.args)
+	rm -rf $(addprefix $(B)/,$(OTHER_MPI) sockets obj bin tests cuda emu libflatpeak.a build_info.h flags objects config.mk config.args)
 	@rmdir $(B) 2>/dev/null || true
 
 help:

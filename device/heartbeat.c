@@ -373,8 +373,12 @@ static void lose(const struct mpi_notice *notice)
     usleep(GUARD_US);
     if (terminated)
         return;
-    snprintf(message, sizeof message, "does not take part any more: rank %d's '%s' failed: %.150s",
-        notice->rank, notice->what, notice->text);
+    if (notice->rank < 0)
+        snprintf(message, sizeof message, "does not take part any more: %.200s", notice->text);
+    else
+        snprintf(message, sizeof message,
+            "does not take part any more: rank %d's '%s' failed: %.150s", notice->rank,
+            notice->what, notice->text);
     heartbeat_fatal(gone, message);
 }
 

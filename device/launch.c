@@ -1,5 +1,6 @@
 /* Launchers say in the environment that they have started a process, and how many. With more than
- * one the process joins the others through MPI; what it learns of them is kept here. */
+ * one the process joins the others through MPI, or what stands for it; what it learns of them is
+ * kept here. */
 #include "device/launch.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,9 +12,7 @@
 #include "device/launch_state.h"
 #include "device/processes.h"
 #include "probe/host.h"
-#ifdef HAVE_MPI
 #include "device/mpi_engine.h"
-#endif
 
 #define EXIT_NO_JOB 3      /* environment */
 #define GROUP_TIMEOUT_S 60 /* as group_create */
@@ -23,15 +22,18 @@ struct launch launch = {
 
 /* ---- the launcher ---------------------------------------------------------------------------- */
 
-/* What launchers set to the number of processes: Open MPI, MPICH and its relatives (PMI), Slurm. */
-static const char *const size_variables[] = {
-    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
+/* What launchers set to the number of processes: Open MPI, MPICH and its relatives (PMI), Slurm; and
+ * whoever starts them by hand, which counts where they are to meet by a file. */
+static const char *const size_variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+    "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"};
 
 /* How many processes a launcher says to have started; 1 when none did. */
 static int launched_processes(const char **variable)
 {
     for (size_t i = 0; i < sizeof size_variables / sizeof *size_variables; i++) {
         const char *text = getenv(size_variables[i]);
+        if (!strcmp(size_variables[i], "WORLD_SIZE") && !getenv("FLATPEAK_JOB_FILE"))
+            continue;
         int count = text ? atoi(text) : 0;
         if (count > 1) {
             *variable = size_variables[i];
@@ -54,8 +56,6 @@ static int refuse(const char *program, const char *format, ...)
     fputc('\n', stderr);
     return EXIT_NO_JOB;
 }
-
-#ifdef HAVE_MPI
 
 /* ---- joining --------------------------------------------------------------------------------- */
 
@@ -139,17 +139,18 @@ static void settle_ranks(int ranks_per_process)
 
 static int join(int expected, const char *variable)
 {
-    char error[160];
+    char error[320];
     struct mpi_handlers handlers = heartbeat_handlers(launch.program);
     if (mpi_start(&job, &handlers, error, sizeof error))
-        return refuse(launch.program, "%s", error);
+        return refuse(launch.program, "a launcher started %d processes (%s), but %s", expected,
+            variable, error);
     launch.processes = job.processes;
     launch.process = job.process;
     launch.library = job.library;
     if (job.processes != expected)
         return refuse(launch.program,
             "the launcher started %d processes (%s), but %s, which this build uses, knows of %d: "
-            "use its own mpirun, or build with MPICC=",
+            "use its own mpirun, or build with MPICC=, or with MPI=0 for launches without MPI",
             expected, variable, job.library, job.processes);
     launch.started = true;
     if (!heartbeat_start(1, settle_ranks) || !find_places())
@@ -246,70 +247,6 @@ int launch_finish_group(struct group *group, struct ranks_failure *failure)
         return processes_finish(group, failure);
     return group_failed(group, failure) ? -1 : 0;
 }
-
-#else
-
-const struct comm_transport *launch_transport(void)
-{
-    return NULL;
-}
-
-void launch_begin_group(struct group *group, struct dev_pool *pool, double timeout_s)
-{
-    (void)group;
-    (void)pool;
-    (void)timeout_s;
-}
-
-void launch_leave(int local)
-{
-    (void)local;
-}
-
-int launch_finish_group(struct group *group, struct ranks_failure *failure)
-{
-    return group_failed(group, failure) ? -1 : 0;
-}
-
-int launch_open(const char *program)
-{
-    const char *variable;
-    int processes = launched_processes(&variable);
-    launch.program = program;
-    if (processes == 1)
-        return -1;
-    return refuse(program,
-        "a launcher started %d processes (%s), but this build has no MPI: build with MPI=1, or "
-        "start the program alone with --ranks %d",
-        processes, variable, processes);
-}
-
-int launch_close(int status)
-{
-    return status;
-}
-
-void launch_gather(const void *mine, void *all, int64_t bytes)
-{
-    memcpy(all, mine, (size_t)bytes);
-}
-
-void launch_set_ranks_per_process(int ranks)
-{
-    launch.per_process = ranks;
-}
-
-void launch_set_timeout(double timeout_s)
-{
-    (void)timeout_s;
-}
-
-static void set_phase(const char *text)
-{
-    (void)text;
-}
-
-#endif
 
 /* ---- what is known --------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* How the program was started: alone, with thread ranks, or by an MPI launcher as one of several
+/* How the program was started: alone, with thread ranks, or by a launcher as one of several
  * processes that hold the ranks between them.
  *
  * A benchmark program calls launch_open first and ends with launch_close; in between every process
@@ -15,7 +15,8 @@ struct dev_place;
 
 /* Joins the other processes when a launcher (mpirun, srun) started more than one; what processes
  * other than the main one print on stdout is lost from here on. -1 to go on, or an exit status
- * after one line on stderr: 3 where this build has no MPI, or another than the launcher's. */
+ * after one line on stderr: 3 where this build has another MPI than the launcher's, or none and the
+ * processes do not find each other by a file (device/sockets/meeting.c). */
 int launch_open(const char *program);
 
 /* Collective: leaves the job. Returns the main process's `status`, on all. */

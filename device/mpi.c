@@ -275,8 +275,12 @@ static void make_comm(MPI_Comm *comm)
 static bool start(struct engine *e)
 {
     int provided = MPI_THREAD_SINGLE, found = 0, *tag_limit = NULL;
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
-        snprintf(e->error, (size_t)e->error_size, "MPI does not start");
+    int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    if (code != MPI_SUCCESS) {
+        char text[MPI_MAX_ERROR_STRING] = "";
+        int length = 0;
+        MPI_Error_string(code, text, &length);
+        snprintf(e->error, (size_t)e->error_size, "%.250s", text);
         return false;
     }
     if (provided < MPI_THREAD_FUNNELED) {

@@ -88,7 +88,7 @@ sub refuses {
 
 sub test_refusal {
     my @without = ('in a build without MPI', qr/this build has no MPI/);
-    refuses("$build/tests/vocab_without_mpi", $_, @without)
+    refuses("$build/sockets/vocab", $_, @without)
         for qw(OMPI_COMM_WORLD_SIZE PMI_SIZE MV2_COMM_WORLD_SIZE SLURM_STEP_NUM_TASKS);
     refuses("$build/bin/vocab", 'SLURM_STEP_NUM_TASKS', "without the launcher's MPI", qr/.*knows of 1/)
         if @libraries;

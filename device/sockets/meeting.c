@@ -62,7 +62,8 @@ struct meeting {
 static const struct {
     const char *process, *processes;
 } variables[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"},
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}, {"RANK", "WORLD_SIZE"}};
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}, {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+    {"RANK", "WORLD_SIZE"}};
 
 bool sockets_place(int *process, int *processes)
 {

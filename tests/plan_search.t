@@ -56,6 +56,16 @@ ok 'a record of the winner, with its time on all machines' $?
 grep -q 'runner-up: .*boundaries' "$scratch/out" && grep -q 'fits, and is .* % slower: for 1000 tokens' "$scratch/out"
 ok 'which parts of the runner-up are slower' $?
 
+# bin/train says the same of the winner: its time within 0.5 %, its peak within the budget.
+launch='--sequence-group 4 --expert-group 8 --vocab-group 8 --chunk-budget 4096 --keep-attention 0'
+search $one $launch --context 64K --sequences 1 --host-budget 100000000000
+whole=$(sed -n 's/.*whole step, simulated: \([0-9.]*\) s,.*/\1/p' "$scratch/out")
+"${plan%/*}/train" --device sim:h200-8 --model gpt-oss-20b --composition composed $launch --length 64K --sequences 1 \
+    --bucket 100000000 --steps 1 >"$scratch/train" 2>&1
+step=$(sed -n 's/.*a step takes \([0-9.]*\) s,.*/\1/p' "$scratch/train")
+awk -v a="$whole" -v b="$step" 'BEGIN { exit !(a > 0 && b > 0 && a / b < 1.005 && b / a < 1.005) }'
+ok "train simulates the step that the search found: ${step:-no} and ${whole:-no} s" $?
+
 # What is left of the device keeps attention, unless a budget is given.
 search $one --context 64K --sequence-group 4 --chunk-budget 4096 --expert-group 8 --vocab-group 8
 grep -q 'winner: .*attention of 24 layers kept' "$scratch/out" && grep -q 'attention kept -[1-9]' "$scratch/out" &&

@@ -214,6 +214,8 @@ refuses('--tokens 32M --hidden 1M --ffn 1M --topk 63 --experts 64K --ranks 8', 2
 refuses('--device-memory 1M --impl alltoall --ranks 2', 3, qr/live set \w+ .*asked for/);
 refuses('--device-memory 1M --impl alltoall --ranks 2 --oom record', 0, qr/OUT OF MEMORY/);
 
+refuses('--device sim --impl llep,relay-token --tokens 0', 0, qr/\A(?!.* -0\.0%).* 0\.0%/s);
+
 # Memory that ends in the middle of a pass: under AddressSanitizer, what the host held of it is not lost.
 for my $memory ('1M', '1100K', '1300K', '1500K') {
     refuses("--device-memory $memory --impl all --ranks 4 --tokens 64 --hidden 64 --ffn 64 --iters 2 "

@@ -65,5 +65,23 @@ gives 0 'is allowed fits' 'so is when everything does' "$bin/checkpoint" --devic
 gives 2 "got 'hidde', allowed a count" 'a count that is not there' "$bin/vocab" --device sim \
     --search hidde
 gives 2 'allowed with --device sim' 'on the CPU' "$bin/vocab" --search tokens
+gives 2 'got 9000000000000000000, allowed at most 2147483648, the largest --tokens' 'a step past all' \
+    "$bin/vocab" --device sim --search tokens --search-step 9e18
+# A search that was interrupted has found nothing yet, least of all the largest that is allowed.
+rm -f "$folder/records"
+set -m # so that the job does not ignore Ctrl-C
+"$bin/dispatch" --device sim --impl pipelined-llep --tokens 16K --hidden 7168 --ffn 2048 --experts 128 \
+    --topk 8 --search tokens --json "$folder/records" >"$folder/out" 2>&1 &
+for ((wait = 0; wait < 600; wait++)); do
+    ! grep -q implementation "$folder/out" || break
+    sleep 0.1
+done
+sleep 0.3
+kill -INT $!
+wait $!
+set +m
+grep -q 'interrupted while searching: tokens [0-9]* fits' "$folder/out" &&
+    grep -q '"status":"skipped"' "$folder/records" && ! grep -q '"search":{' "$folder/records"
+ok $? 'a search that was interrupted says so, and records nothing as the largest'
 gives 2 'no effect without --search' 'a step of nothing' "$bin/vocab" --device sim --search-step 2
 echo "1..$count"

@@ -328,7 +328,7 @@ static void percent_text(double share, char *text, int size)
     if (isnan(share))
         snprintf(text, (size_t)size, "-");
     else
-        snprintf(text, (size_t)size, "%.1f%%", 100 * share);
+        snprintf(text, (size_t)size, "%.1f%%", fabs(share) < 0.0005 ? 0.0 : 100 * share);
 }
 
 static void bytes_text(int64_t bytes, char *text, int size)

@@ -36,6 +36,10 @@ int search_setup(const struct case_options *common, const struct options *option
         return options_refuse(options, "search",
             "got '%.60s', allowed a count of the shape that is a list, such as tokens",
             common->search);
+    if (step_of(common) > most)
+        return options_refuse(options, "search-step",
+            "got %lld, allowed at most %lld, the largest --%s", (long long)step_of(common),
+            (long long)most, common->search);
     if (common->device_kind == DEV_CPU)
         return options_refuse(options, "search",
             "allowed with --device sim, which counts the same bytes and computes nothing, or cuda");
@@ -123,6 +127,12 @@ int search_run(const struct case_options *common, struct options *options, struc
     first /= step_of(common);
     int status = narrow(&s, first < 1 ? 1 : first, most / step_of(common));
     bool answered = result->status == CASE_OK || result->status == CASE_OOM;
+    bool found = s.fails - s.fits == 1 || s.fits == most / step_of(common);
+    if (!status && answered && interrupt_seen() && !found) {
+        case_result_skip(result, "interrupted while searching: %s %lld fits", common->search,
+            (long long)(s.fits * step_of(common)));
+        return 0;
+    }
     if (!status && answered && s.fits && s.tried != s.fits)
         status = try(&s, s.fits);
     if (!status)

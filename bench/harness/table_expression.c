@@ -12,12 +12,14 @@
 #include "probe/record.h"
 
 #define TEMPLATE_BYTES 512
+#define DEPTH_MAX 64 /* of parentheses and signs, and of cells that are made of cells */
 
 struct reader {
     const char *at;
     struct table_view *view;
     char *error;
     int size;
+    int depth;
 };
 
 static int fail(struct reader *r, const char *what, const char *text)
@@ -38,7 +40,12 @@ static const char *cell_text(struct reader *r, const char *name, char *room, int
 /* Another word for what a cell says: the `to` behind "from=" in the map's pairs. */
 static const char *mapped(struct reader *r, const struct table_map *map, char *room, int size)
 {
+    if (++r->depth > DEPTH_MAX) {
+        fail(r, "a cell that is made of itself", map->name);
+        return NULL;
+    }
     const char *text = cell_text(r, map->column, room, size);
+    r->depth--;
     size_t length = text ? strlen(text) : 0;
     for (const char *at = map->pairs; text && at && *at; at = strchr(at, ',')) {
         at += *at == ',';
@@ -117,7 +124,7 @@ static int cell_value(struct reader *r, struct table_value *value)
 int table_expand(const char *template, struct table_view *view, char *text, int size, char *error,
     int error_size)
 {
-    struct reader r = {template, view, error, error_size};
+    struct reader r = {.at = template, .view = view, .error = error, .size = error_size};
     int used = 0;
     text[0] = 0;
     while (*r.at) {
@@ -326,7 +333,9 @@ static int extreme(struct reader *r, bool high, struct table_value *value)
     return 0;
 }
 
-static int read_factor(struct reader *r, struct table_value *value)
+static int read_factor(struct reader *r, struct table_value *value);
+
+static int one_factor(struct reader *r, struct table_value *value)
 {
     static const struct {
         const char *name;
@@ -390,6 +399,16 @@ static void apply(char sign, struct table_value *value, const struct table_value
         value->state = TABLE_ABSENT;
 }
 
+static int read_factor(struct reader *r, struct table_value *value)
+{
+    if (r->depth == DEPTH_MAX)
+        return fail(r, "nested too deeply", r->at);
+    r->depth++;
+    int status = one_factor(r, value);
+    r->depth--;
+    return status;
+}
+
 static int read_product(struct reader *r, struct table_value *value)
 {
     int status = read_factor(r, value);
@@ -417,7 +436,7 @@ static int read_sum(struct reader *r, struct table_value *value)
 int table_evaluate(const char *expression, struct table_view *view, struct table_value *value,
     char *error, int size)
 {
-    struct reader r = {expression, view, error, size};
+    struct reader r = {.at = expression, .view = view, .error = error, .size = size};
     if (read_sum(&r, value))
         return -1;
     return *r.at ? fail(&r, "text behind an expression", r.at) : 0;

@@ -48,7 +48,7 @@ echo 'a line of the table'
 [ -z "${interrupted:-}" ] || exit 130
 exit "${VOCAB_STATUS:-0}"
 END
-for name in optimizer dispatch checkpoint replay; do
+for name in optimizer dispatch checkpoint replay plan; do
     program "$folder/build/bin/$name" <<'END'
 while [ $# -gt 0 ]; do
     [ "$1" != --json ] || echo '{"schema":1}' >>"$2"

@@ -30,14 +30,15 @@ tables_of()
     vocab) echo table_02:1 table_10:1 table_11:1 ;;
     dispatch)
         echo table_08:5 table_09:2 figure_08:3 table_06:6 table_07:15 relay_table_02:1 relay_figure_16:5 \
-            relay_figure_17:5 relay_or_llep:20 relay_figure_09:60
+            relay_figure_17:5 relay_or_llep:20 relay_figure_09:60 relay_figure_10:150
         ;;
     checkpoint) echo table_03_12:1 table_13:1 ;;
     optimizer) echo table_04_14:1 figure_05:1 ;;
+    composed) echo figure_06_07:6 ;;
     esac
 }
 
-# plan_tables FAMILY: the longest are left to the longer modes.
+# plan_tables FAMILY (composed: of all of them in one step): the longest are left to the longer modes.
 plan_tables()
 {
     local table longest=30
@@ -145,6 +146,7 @@ plan_evidence()
             plan_tables "$family"
         fi
     done
+    [ -n "$only" ] || plan_tables composed
     plan_step 1 eq_06 budget_step
     plan_step 4 traces traces_step
     plan_step 1 history history_step

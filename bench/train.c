@@ -285,13 +285,23 @@ static void write_trace(struct program_state *p, const struct trace *trace)
     p->failed_environment = true;
 }
 
+static void print_products(const struct case_products *products)
+{
+    char text[160];
+    products_note(products, text, sizeof text);
+    printf("  %s\n", text);
+}
+
 /* Runs the case and says how it went, on the main process; `run` is filled. */
 static void train(struct program_state *p, const struct model_options *options,
     struct train_run *run, struct case_result *result)
 {
+    struct case_products products;
     products_time(&p->common);
     if (train_run(run, result))
         case_result_fail(result, &run->failure);
+    else if (products_count(&p->common, &products))
+        print_products(&products);
     launch_phase("between two cases");
     if (!launch_is_main())
         return;

@@ -58,8 +58,9 @@ same 2 --sequences 1 --steps 2 --sequence-group 2 --keep-attention 2000
 
 # Tensor cores sum in orders of their own: nothing is held against the first composition.
 CUDA_EMU_DEVICES=1 steps --ranks 1 --sequences 1 --steps 1 --device cuda --gemm fast >"$scratch/fast" &&
-    ! grep -q MISMATCH "$scratch/fast" && grep -q 'no bits are compared' "$scratch/got"
-ok 'products on tensor cores: no bits are compared' $?
+    ! grep -q MISMATCH "$scratch/fast" && grep -q 'no bits are compared' "$scratch/got" &&
+    grep -Eq 'products on tensor cores: [1-9][0-9]*.*; [1-9][0-9]* of FP32 by BF16 stayed exact' "$scratch/got"
+ok 'products on tensor cores: no bits are compared, and what stayed exact is said' $?
 
 CUDA_EMU_DEVICES=0 "$train" --steps 1 --device cuda >"$scratch/out" 2>"$scratch/got"
 [ $? -eq 3 ] && [ "$(wc -l <"$scratch/got")" -eq 1 ] && [ ! -s "$scratch/out" ]

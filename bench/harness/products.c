@@ -109,6 +109,15 @@ static void keep(const struct gemm_tally *tally, struct case_products *products)
         .worst = tally->worst};
 }
 
+bool products_count(const struct case_options *options, struct case_products *products)
+{
+    struct gemm_tally tally;
+    if (products_path(options) != GEMM_PATH_FAST || !gemm_fast_tally || gemm_fast_tally(&tally))
+        return false;
+    keep(&tally, products);
+    return true;
+}
+
 int products_bound(const struct checked_tensor *exact, const struct checked_tensor *fast, int count,
     struct case_result *result, char *error, int size)
 {

@@ -36,6 +36,9 @@ void products_time(const struct case_options *options);
 int products_bound(const struct checked_tensor *exact, const struct checked_tensor *fast, int count,
     struct case_result *result, char *error, int size);
 
+/* What this process's ranks have run since products_time. False where that was the exact path. */
+bool products_count(const struct case_options *options, struct case_products *products);
+
 /* "7.1% of the bound" and the line of counts that stands under the case. */
 void products_text(const struct case_products *products, char *text, int size);
 void products_note(const struct case_products *products, char *text, int size);

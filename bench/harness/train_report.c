@@ -21,10 +21,11 @@ static const char *const figure_names[] = {
 
 int train_report_open(struct train_report *report, int argc, char *const *argv)
 {
+    bool placed = gpu_place_ranks(report->common);
     report->bigram_nats = report->gemm_flops_per_s = NAN;
     report->run = host_run(argc, argv);
     report->env = host_environment(isa_name(isa_selected()));
-    bool described = report->run && report->env;
+    bool described = placed && report->run && report->env;
     if (described && report->common->device_kind == DEV_CUDA)
         described = gpu_describe(report->common, report->env) == 0;
     if (!described)

@@ -55,7 +55,7 @@ ok 'a record for each case, with its verdict' $?
 ok 'the standard step follows the orders of chosen implementations' $?
 
 # Attention runs twice in a checkpointed step, on each rank.
-"$train" "${small[@]}" --steps 2 --ranks 2 --text LICENSE --composition composed --trace "$scratch/trace.json" \
+"$train" "${small[@]}" --steps 2 --ranks 2 --text LICENSE --composition composed --keep-attention 0 --trace "$scratch/trace.json" \
     >"$scratch/out" 2>"$scratch/err" &&
     [ "$(grep -c '"name":"attention"' "$scratch/trace.json")" -eq 4 ] && grep -q '"name":"memory"' "$scratch/trace.json"
 ok 'a trace shows the last step of both ranks' $?
@@ -63,6 +63,17 @@ ok 'a trace shows the last step of both ranks' $?
 "$build/bin/replay" --routing "$scratch/routes/routes.npy" --ranks 2 --experts 4 >"$scratch/out" 2>"$scratch/err" &&
     grep -q '24 steps' "$scratch/out"
 ok 'the routes that were dumped are read back as a trace' $?
+
+# ---- learning ----
+
+"$train" --layers 2 --hidden 64 --ffn 64 --experts 4 --length 64 --sequences 4 --steps 100 --lr 0.01 --ranks 2 --threads 2 \
+    --text LICENSE --composition composed --freeze none,attention,experts >"$scratch/out" 2>"$scratch/err"
+# losses: of the three, and the text's bigram entropy
+losses=$(sed -n 's/^  loss \([0-9.]*\) nats.*of \([0-9.]*\)$/\1 \2/p' "$scratch/out" | tr '\n' ' ')
+echo "$losses" | awk 'NF == 6 && $1 < 0.95 * $2 { good = 1 } END { exit !good }'
+ok 'a hundred steps learn more than bigrams' $?
+echo "$losses" | awk 'NF == 6 && $3 > 1.03 * $1 && $5 > 1.03 * $1 { good = 1 } END { exit !good }'
+ok 'and less with attention frozen, or with experts' $?
 
 # ---- attention kept ----
 

@@ -59,7 +59,9 @@ json_t *record_history_part(const json_t *record)
 {
     static const char *const kept[] = {"run.id", "run.time", "run.git", "run.version", "env.cpu",
         "env.cores", "env.isa_used", "check.verdict", "time.kind", "time.median_s", "time.q1_s",
-        "time.q3_s", "throughput", "memory.tracked_peak_bytes", "memory.increment_bytes"};
+        "time.q3_s", "throughput", "memory.tracked_peak_bytes", "memory.increment_bytes",
+        "figures.loss", "figures.bigram_nats", "figures.flops_per_s", "figures.gemm_flops_per_s",
+        "figures.executed_flops", "check.outputs.losses.digest", "check.outputs.weights.digest"};
     json_t *part = new_part(record);
     for (size_t i = 0; part && i < sizeof kept / sizeof *kept; i++)
         copy_at(part, record, kept[i]);

@@ -78,7 +78,7 @@ static const struct option composition_options[] = {
         .kind = OPTION_BYTES,
         .at = AT(keep_attention),
         .axis = true,
-        .fallback = "0",
+        .fallback = "8M",
         .unit = "bytes per rank",
         .help = "bytes of attention's intermediates to keep from forward to backward"},
     COUNT("bucket", bucket, "PARAMS", "262144", 1, INT64_C(1) << 40, "parameters of a bucket"),

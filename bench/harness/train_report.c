@@ -202,7 +202,7 @@ static void print_speed(const struct train_report *report, const struct train_ru
     printf("  %.0f tokens/s, %s per GPU\n", tokens, rate);
 }
 
-/* What attention keeps, where something was asked for. */
+/* What attention keeps. */
 static void print_kept(const struct train_run *run)
 {
     char bytes[32], budget[32];
@@ -211,7 +211,7 @@ static void print_kept(const struct train_run *run)
     int64_t layers = run->shape->layers;
     int32_t *choice = malloc((size_t)layers * sizeof *choice);
     if (choice && run->options->keep_attention_bytes > 0 &&
-        model_keep_choose(run->shape, run->options, choice, &plan) == 0) {
+        model_keep_choose(run->shape, run->options, choice, &plan) == 0 && plan.kept_bytes > 0) {
         model_keep_options(run->shape, options);
         double whole = (double)layers * (double)options[MODEL_KEEP_OPTIONS - 1].saved_flops;
         units_bytes(plan.kept_bytes, bytes, sizeof bytes);

@@ -5,7 +5,6 @@
 #include "device/host_arena.h"
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 #include "probe/host.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -134,13 +133,4 @@ void host_arena_give(struct host_arena *memory, void *block, int64_t bytes)
 {
     ASAN_POISON_MEMORY_REGION(block, (size_t)arena_span(&memory->arena, bytes));
     arena_give(&memory->arena, (uintptr_t)block, bytes);
-}
-
-void host_arena_forget(void *block, int64_t bytes)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), address = (uintptr_t)block;
-    uintptr_t begin = (address + page - 1) / page * page,
-              end = (address + (uintptr_t)bytes) / page * page;
-    if (begin < end)
-        madvise((void *)begin, end - begin, MADV_DONTNEED); /* refused: it stays as it is */
 }

@@ -28,6 +28,3 @@ void host_arena_small_pages(struct host_arena *memory);
 /* As arena_take and arena_give. NULL when there is no room, or the system has no memory. */
 void *host_arena_take(struct host_arena *memory, int64_t bytes);
 void host_arena_give(struct host_arena *memory, void *block, int64_t bytes);
-
-/* Gives the memory behind a block back to the system; its whole pages read as zeros again. */
-void host_arena_forget(void *block, int64_t bytes);

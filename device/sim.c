@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "device/sim.h"
 #include "device/transport.h"
 
@@ -17,7 +18,8 @@
 #define ADDRESSES_BYTES (INT64_C(1) << 61)
 
 /* A pinned block that the host has written to and freed keeps its memory for the next one, unless
- * it is larger than this. */
+ * it is larger than this: then it is a mapping by itself, whose address space costs nothing, also
+ * where a sanitizer marks what an arena has free. */
 #define KEPT_BYTES (INT64_C(16) << 20)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -34,18 +36,39 @@ static void sim_give(struct device *dev, void *block, int64_t bytes)
     arena_give(&sim->device, (uintptr_t)block, bytes);
 }
 
+static void *map_large(int64_t bytes)
+{
+    void *block = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (block == MAP_FAILED)
+        return NULL;
+    madvise(block, (size_t)bytes, MADV_NOHUGEPAGE); /* not offered: fine */
+    return block;
+}
+
 static void *sim_host_take(struct device *dev, int64_t bytes)
 {
     struct sim *sim = dev->state;
-    return host_arena_take(&sim->host, bytes);
+    return bytes > KEPT_BYTES ? map_large(bytes) : host_arena_take(&sim->host, bytes);
 }
 
 static void sim_host_give(struct device *dev, void *block, int64_t bytes)
 {
     struct sim *sim = dev->state;
     if (bytes > KEPT_BYTES)
-        host_arena_forget(block, bytes);
-    host_arena_give(&sim->host, block, bytes);
+        munmap(block, (size_t)bytes);
+    else
+        host_arena_give(&sim->host, block, bytes);
+}
+
+/* What was left allocated and is no part of the arena. */
+static void unmap_large(const struct device *dev)
+{
+    for (int i = 0; i < dev->host_blocks.count; i++) {
+        const struct block *block = dev->host_blocks.blocks[i];
+        if (block->bytes > KEPT_BYTES)
+            munmap(block->address, (size_t)block->bytes);
+    }
 }
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
@@ -191,6 +214,7 @@ static bool sim_enqueue(struct stream *stream, const struct dev_operation *opera
 static void sim_close(struct device *dev)
 {
     struct sim *sim = dev->state;
+    unmap_large(dev);
     for (int m = 0; m < sim->machines; m++)
         sim_clock_free(&sim->clocks[m]);
     free(sim->clocks);

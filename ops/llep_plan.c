@@ -42,8 +42,7 @@ static int64_t room(const struct planner *p, int rank)
     return p->plan->cap - load(p, rank);
 }
 
-/* ---- order of visits ----------------------------------------------------------------------------
- */
+/* ---- order of visits ------------------------------------------------------------------------- */
 
 struct visit {
     int64_t count, expert;
@@ -97,8 +96,7 @@ static void list_others(struct planner *p, int owner)
     order_others(p);
 }
 
-/* ---- placing one expert -------------------------------------------------------------------------
- */
+/* ---- placing one expert ---------------------------------------------------------------------- */
 
 static void place(struct planner *p, int rank, int64_t count, int *met)
 {
@@ -202,8 +200,7 @@ static int place_expert(struct planner *p, int64_t expert)
     return push_pieces(p, expert, met);
 }
 
-/* ---- the plan -----------------------------------------------------------------------------------
- */
+/* ---- the plan -------------------------------------------------------------------------------- */
 
 static int by_expert(const void *a, const void *b)
 {

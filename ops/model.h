@@ -70,8 +70,7 @@ int model_check_options(
 
 int64_t model_tokens(const struct model_shape *shape); /* N */
 
-/* ---- parameters -------------------------------------------------------------------------------
- */
+/* ---- parameters ------------------------------------------------------------------------------ */
 
 enum model_tensor {
     MODEL_EMBEDDING, /* [V, H] */

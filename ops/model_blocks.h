@@ -16,6 +16,12 @@ static inline struct model *model_of(const struct stack *s)
     return s->steps_context;
 }
 
+/* Not on a simulated device: what would be written to it is not made. */
+static inline bool model_computes(const struct model *m)
+{
+    return !dev_is_simulated(m->dev);
+}
+
 /* Bytes of [N, H] in BF16. */
 int64_t model_row_bytes(const struct model *m);
 

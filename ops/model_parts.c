@@ -9,8 +9,7 @@
 
 enum { TENSORS_OF_LAYER = MODEL_DOWN - MODEL_Q + 1 };
 
-/* ---- the list --------------------------------------------------------------------------------
- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 static const char *const tensor_names[] = {
     "embedding", "q", "k", "v", "o", "router", "gate", "up", "down", "head", "gains"};
@@ -214,8 +213,7 @@ void model_read_part(struct model *m, const struct model_part *part, uint16_t *t
     dev_read(m->dev, to, own_weights(m, part), part->count * (int64_t)sizeof *to);
 }
 
-/* ---- seeds ------------------------------------------------------------------------------------
- */
+/* ---- seeds ----------------------------------------------------------------------------------- */
 
 /* Uniform with the variance of 1 / fan-in; what is added to the residual stream starts smaller the
  * more blocks add to it. */
@@ -293,8 +291,7 @@ void model_parts_close(struct model *m)
     model_parts_free(m);
 }
 
-/* ---- gradients and weights -------------------------------------------------------------------
- */
+/* ---- gradients and weights ------------------------------------------------------------------- */
 
 void model_settle_gradient(struct model *m)
 {

@@ -45,8 +45,7 @@ void moe_hidden_free(const struct moe *m, struct moe_hidden *hidden)
     *hidden = (struct moe_hidden){0};
 }
 
-/* ---- products ---------------------------------------------------------------------------------
- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 static const struct moe_lent nothing_lent = {0};
 
@@ -161,8 +160,7 @@ static void gradient(const struct moe_work *w, int64_t m, int64_t n, const void 
     }
 }
 
-/* ---- rows -------------------------------------------------------------------------------------
- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 void moe_work_activate(const struct moe_work *w, const void *x, const struct moe_hidden *hidden)
 {
@@ -252,8 +250,7 @@ void moe_work_backward(
     moe_work_up_gradients(w, x, hidden);
 }
 
-/* ---- a chunk's received rows ------------------------------------------------------------------
- */
+/* ---- a chunk's received rows ----------------------------------------------------------------- */
 
 void moe_experts_activate(const struct moe_layer *layer, const struct moe_lent *lent,
     struct stream *stream, int64_t chunk, const void *x, const struct moe_hidden *hidden)
@@ -295,8 +292,7 @@ void moe_experts_backward(const struct moe_layer *layer, const struct moe_lent *
     moe_work_backward(&w, x, hidden, dy);
 }
 
-/* ---- outputs ----------------------------------------------------------------------------------
- */
+/* ---- outputs --------------------------------------------------------------------------------- */
 
 void moe_alloc_forward(struct moe *m)
 {

@@ -4,8 +4,7 @@
 #include "ops/moe_route.h"
 #include "ops/moe_walk.h"
 
-/* ---- index arrays -----------------------------------------------------------------------------
- */
+/* ---- index arrays ---------------------------------------------------------------------------- */
 
 /* Where in all chunks' rows a rank's next row to each place goes: [chunks, place_count]. */
 static int64_t *row_cursors(const struct moe_layout *layout, int rank)
@@ -77,8 +76,7 @@ int moe_layout_index(
     return status;
 }
 
-/* ---- the declared order -----------------------------------------------------------------------
- */
+/* ---- the declared order ---------------------------------------------------------------------- */
 
 /* Where in gradient_route each (segment, chunk, source) begins: [ranks, chunks, places], by place
  * since a segment has a place of its own. Marks the segments' starts. */

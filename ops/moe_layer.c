@@ -139,8 +139,7 @@ int64_t moe_layer_received(const struct moe_layer *layer, int64_t chunk)
     return moe_layout_received(&layer->layout, layer->m->rank, chunk);
 }
 
-/* ---- kernels ----------------------------------------------------------------------------------
- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 static int64_t own_tokens(const struct moe_layer *layer)
 {
@@ -200,8 +199,7 @@ void moe_layer_combine(const struct moe_layer *layer, struct stream *stream, int
                              .to = to});
 }
 
-/* ---- messages ---------------------------------------------------------------------------------
- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 static void add(
     struct moe_layer *layer, struct comm_part **list, int *count, int *room, struct comm_part part)

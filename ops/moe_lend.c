@@ -19,8 +19,7 @@ int64_t moe_expert_values(const struct moe_shape *shape)
     return matrices(shape) * matrix_values(shape);
 }
 
-/* ---- weights ----------------------------------------------------------------------------------
- */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 void moe_lent_alloc(struct moe_layer *layer, struct moe_lent *lent)
 {
@@ -78,8 +77,7 @@ void moe_lent_fetch(
     moe_layer_exchange(layer, comm, stream, "lent weights");
 }
 
-/* ---- gradients --------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 void moe_lent_alloc_gradients(struct moe_layer *layer, struct moe_lent *lent)
 {

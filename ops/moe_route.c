@@ -21,8 +21,7 @@ static int64_t min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ---- chunks -----------------------------------------------------------------------------------
- */
+/* ---- chunks ---------------------------------------------------------------------------------- */
 
 static int64_t most_tokens(const struct moe_shape *shape)
 {
@@ -76,8 +75,7 @@ int64_t moe_chunk_of(const struct moe_partition *partition, int64_t tokens, int6
     return token / run_tokens(partition, tokens);
 }
 
-/* ---- plan and places --------------------------------------------------------------------------
- */
+/* ---- plan and places ------------------------------------------------------------------------- */
 
 void moe_count_routes(const struct moe_shape *shape, int rank, const int32_t *idx, int64_t *counts)
 {
@@ -195,8 +193,7 @@ void moe_layout_free(struct moe_layout *layout)
     *layout = (struct moe_layout){0};
 }
 
-/* ---- the table --------------------------------------------------------------------------------
- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 int moe_layout_rows(const struct moe_layout *layout, int rank, const int32_t *idx, int32_t *rows)
 {
@@ -259,8 +256,7 @@ int moe_layout_from_routing(struct moe_layout *layout, const struct moe_shape *s
     return moe_layout_from_planner(layout, shape, partition, &planner, idx);
 }
 
-/* ---- agreeing ---------------------------------------------------------------------------------
- */
+/* ---- agreeing -------------------------------------------------------------------------------- */
 
 /* Each rank's rows of the table, made from its own routing, to all. */
 static int gather_table(struct moe_layout *layout, const struct moe *m)
@@ -323,8 +319,7 @@ enum dev_status moe_layout_agree(struct moe_layout *layout, const struct moe *m,
     return moe_layout_agree_by(layout, m, partition, &planner);
 }
 
-/* ---- sums over the table ----------------------------------------------------------------------
- */
+/* ---- sums over the table --------------------------------------------------------------------- */
 
 int64_t moe_layout_count(const struct moe_layout *layout, int rank, int64_t chunk, int64_t place)
 {

@@ -44,8 +44,7 @@ int64_t moe_chunk_token(
     const struct moe_partition *partition, int64_t tokens, int64_t chunk, int64_t i);
 int64_t moe_chunk_of(const struct moe_partition *partition, int64_t tokens, int64_t token);
 
-/* ---- the layout -------------------------------------------------------------------------------
- */
+/* ---- the layout ------------------------------------------------------------------------------ */
 
 struct moe_place {
     int64_t expert;

@@ -60,8 +60,7 @@ struct pipeline {
     float *sent_weight, *returned_dw;
 };
 
-/* ---- memory -----------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static void alloc_slots(struct pipeline *p, bool backward)
 {
@@ -141,8 +140,7 @@ static struct slot *slot_of(struct pipeline *p, int64_t chunk)
     return &p->slot[chunk % p->slots];
 }
 
-/* ---- steps ------------------------------------------------------------------------------------
- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 /* This rank's rows of the chunk, from [N, H], to the experts. */
 static void send_rows(
@@ -186,8 +184,7 @@ static void bring_home(struct pipeline *p, int64_t chunk, bool backward)
         moe_layer_scatter_weights(&p->layer, p->combine, chunk, p->returned_dw, m->router_gradient);
 }
 
-/* ---- passes -----------------------------------------------------------------------------------
- */
+/* ---- passes ---------------------------------------------------------------------------------- */
 
 static enum dev_status forward(struct moe *m)
 {

@@ -48,8 +48,7 @@ static void add_slots(struct moe_phase *phase, const struct moe_shape *shape, in
         set[LIVE_WORKSPACE] += (2 * sent + 2 * slots * received) * (int64_t)sizeof(float);
 }
 
-/* ---- before any routing is known --------------------------------------------------------------
- */
+/* ---- before any routing is known ------------------------------------------------------------- */
 
 /* With rows for at most `groups` experts in every chunk. */
 static int64_t index_most(const struct moe_shape *shape, int64_t chunks, int rank, int64_t groups)
@@ -107,8 +106,7 @@ struct moe_peaks pipelined_balanced_peaks(
     return moe_phases_peaks(&phase, 1);
 }
 
-/* ---- with the realised plan -------------------------------------------------------------------
- */
+/* ---- with the realised plan ------------------------------------------------------------------ */
 
 static int layout_of(const struct moe_shape *shape, const struct moe_options *options,
     const int32_t *const *idx, struct moe_layout *layout)

@@ -49,8 +49,7 @@ static struct recompute_plan plan_of(const struct recompute_problem *p, const in
     return plan;
 }
 
-/* ---- greedy -----------------------------------------------------------------------------------
- */
+/* ---- greedy ---------------------------------------------------------------------------------- */
 
 struct candidate {
     int64_t layer;
@@ -96,8 +95,7 @@ int recompute_choose(
     return 0;
 }
 
-/* ---- exhaustive -------------------------------------------------------------------------------
- */
+/* ---- exhaustive ------------------------------------------------------------------------------ */
 
 int recompute_choose_best(
     const struct recompute_problem *p, int32_t *chosen, struct recompute_plan *plan)

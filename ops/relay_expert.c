@@ -56,8 +56,7 @@ struct ring {
     int64_t *counts; /* [ranks, experts]: routes by source, in backward */
 };
 
-/* ---- opening ----------------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static void *alloc_part(const struct ring *ring, int64_t element_bytes, const char *label)
 {
@@ -159,8 +158,7 @@ static enum dev_status ring_close(struct ring *ring, void *output)
     return dev_status(m->dev);
 }
 
-/* ---- hops -------------------------------------------------------------------------------------
- */
+/* ---- hops ------------------------------------------------------------------------------------ */
 
 /* What this rank holds at a hop: its own experts first, then the slot that was filled last. */
 static struct weights held(const struct ring *ring, int hop)
@@ -230,8 +228,7 @@ static void meet(struct ring *ring, int hop, bool backward)
             here.gate, here.up, here.down, filled->gate, filled->up, filled->down});
 }
 
-/* ---- sums of gradients ------------------------------------------------------------------------
- */
+/* ---- sums of gradients ----------------------------------------------------------------------- */
 
 enum kind { KEEP_OWN, TAKE_ARRIVED, ADD_ARRIVED };
 
@@ -273,8 +270,7 @@ static void take_sums(const struct ring *ring, int hop)
     }
 }
 
-/* ---- passes -----------------------------------------------------------------------------------
- */
+/* ---- passes ---------------------------------------------------------------------------------- */
 
 static enum dev_status forward(struct moe *m)
 {

@@ -80,8 +80,7 @@ void relay_sums_store(struct moe *m, float *sums, void *output)
     dev_free(m->dev, sums);
 }
 
-/* ---- index arrays -----------------------------------------------------------------------------
- */
+/* ---- index arrays ---------------------------------------------------------------------------- */
 
 /* With --grouped off the device's groups begin at row 0, since every launch is given its own. */
 static void part_groups(struct relay_hop *hop, struct expert_group *groups, int64_t count)
@@ -110,8 +109,7 @@ static struct relay_slot *upload(
     return slot;
 }
 
-/* ---- steps ------------------------------------------------------------------------------------
- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 /* A piece with all that it meets. */
 struct step {

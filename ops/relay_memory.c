@@ -21,8 +21,7 @@
 #include "ops/moe_expert.h"
 #include "ops/relay_hop.h"
 
-/* ---- plans ------------------------------------------------------------------------------------
- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 int64_t relay_most_tokens(const struct moe_shape *shape)
 {
@@ -69,8 +68,7 @@ int relay_plan_tokens(struct relay_plan *plan, const struct moe_shape *shape,
     return plan_of(plan, shape, options, rank, true, idx);
 }
 
-/* ---- phases -----------------------------------------------------------------------------------
- */
+/* ---- phases ---------------------------------------------------------------------------------- */
 
 int relay_expert_slots(int ranks, bool backward)
 {
@@ -117,8 +115,7 @@ static void add_tokens(struct moe_phase *phase, const struct moe_shape *shape, b
         phase->set_bytes[LIVE_RING] += sums;
 }
 
-/* ---- before any routing is known --------------------------------------------------------------
- */
+/* ---- before any routing is known ------------------------------------------------------------- */
 
 static int64_t bound(const struct moe_shape *shape, const struct moe_options *options, int rank,
     int live_set, bool backward, bool tokens_move)
@@ -153,8 +150,7 @@ int64_t relay_token_bound_bytes(const struct moe_shape *shape, const struct moe_
     return bound(shape, options, rank, live_set, backward, true);
 }
 
-/* ---- with the realised routing ----------------------------------------------------------------
- */
+/* ---- with the realised routing --------------------------------------------------------------- */
 
 static int expected(const struct moe_shape *shape, const struct moe_options *options,
     const int32_t *const *idx, bool backward, bool tokens_move, struct moe_peaks *out)

@@ -6,8 +6,7 @@
 #include <string.h>
 #include "ops/relay_memory.h"
 
-/* ---- Y and dX ---------------------------------------------------------------------------------
- */
+/* ---- Y and dX -------------------------------------------------------------------------------- */
 
 /* One token's slots; `turn_of` [k] by slot, -1 for an empty one. Lists at most k. */
 static void order_token(int topk, int turns, const int *turn_of, int8_t *slot, bool *starts)
@@ -55,8 +54,7 @@ int relay_order_combine(const struct moe_shape *shape, const int32_t *const *idx
     return 0;
 }
 
-/* ---- weight gradients -------------------------------------------------------------------------
- */
+/* ---- weight gradients ------------------------------------------------------------------------ */
 
 /* Lists one expert's routes, [first, end) of the default order in `routes`, rank by rank. */
 static void order_expert(const struct moe_shape *shape, const int64_t *rank_route, int owner,
@@ -102,8 +100,7 @@ int relay_order_gradients(const struct moe_shape *shape,
     return 0;
 }
 
-/* ---- the two modes ----------------------------------------------------------------------------
- */
+/* ---- the two modes --------------------------------------------------------------------------- */
 
 /* At which hop the rank meets the expert; after all hops = never. */
 static int hop_of_expert(const struct moe_shape *shape, int rank, int64_t expert)

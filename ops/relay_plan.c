@@ -9,8 +9,7 @@ int relay_held(int rank, int hop, int ranks)
     return ((rank - hop) % ranks + ranks) % ranks;
 }
 
-/* ---- routes -----------------------------------------------------------------------------------
- */
+/* ---- routes ---------------------------------------------------------------------------------- */
 
 /* Meetings [first, last) that share a batch, and which of them an expert is in: 1 + its number, 0 =
  * none. number[1 + e] is expert e's, so that an empty slot has one too. */
@@ -97,8 +96,7 @@ static int find_routes(struct relay_plan *plan, int64_t experts)
     return plan->route ? walk(plan, experts, true) : -1;
 }
 
-/* ---- pieces -----------------------------------------------------------------------------------
- */
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
 static int64_t pieces_of(const struct relay_meeting *m, int64_t hop_rows)
 {
@@ -200,8 +198,7 @@ void relay_plan_free(struct relay_plan *plan)
     *plan = (struct relay_plan){0};
 }
 
-/* ---- index arrays -----------------------------------------------------------------------------
- */
+/* ---- index arrays ---------------------------------------------------------------------------- */
 
 int64_t relay_block_bytes(int64_t groups, int64_t rows, int64_t tokens, int topk)
 {

@@ -50,8 +50,7 @@ struct ring {
         home; /* where the last hop lands: the outputs, or sums that are rounded into them */
 };
 
-/* ---- opening ----------------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static int64_t f32_rows_bytes(const struct ring *ring, int64_t rows)
 {
@@ -156,8 +155,7 @@ static enum dev_status ring_close(struct ring *ring)
     return dev_status(m->dev);
 }
 
-/* ---- hops -------------------------------------------------------------------------------------
- */
+/* ---- hops ------------------------------------------------------------------------------------ */
 
 /* The messages of one hop. */
 struct parts {

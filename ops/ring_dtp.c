@@ -60,8 +60,7 @@ struct ring {
     struct payload slot[2];
 };
 
-/* ---- the ring -----------------------------------------------------------------------------------
- */
+/* ---- the ring -------------------------------------------------------------------------------- */
 
 /* Which shard or batch this rank holds at a meeting. */
 static int met(const struct ring *ring, int meeting)
@@ -175,8 +174,7 @@ static void hop_start(const struct ring *ring, const struct hop *hop, const char
         ring->v->comm, ring->hop, label, hop->send, hop->sends, hop->receive, hop->receives);
 }
 
-/* ---- tiles --------------------------------------------------------------------------------------
- */
+/* ---- tiles ----------------------------------------------------------------------------------- */
 
 /* A batch against a shard, and the tile of their strip that is being worked on. */
 struct tile {
@@ -320,8 +318,7 @@ static void meet_backward(const struct ring *ring, int meeting, float *staying, 
     } while (at < stay);
 }
 
-/* ---- forward ------------------------------------------------------------------------------------
- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 /* All shards' states of this rank's tokens, [P, N], folded when the ring has closed. */
 struct home {
@@ -450,8 +447,7 @@ static enum dev_status forward(struct vocab *v)
     return dev_status(v->dev);
 }
 
-/* ---- backward -----------------------------------------------------------------------------------
- */
+/* ---- backward -------------------------------------------------------------------------------- */
 
 /* The three buffers of the gradient that moves. At meeting j one is filled, (j + 1) mod 3 takes the
  * sum that arrives, (j + 2) mod 3 holds the sum that leaves. After the last meeting P - 1 the sum

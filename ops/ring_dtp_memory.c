@@ -7,8 +7,7 @@
 
 #define DEFAULT_TILE 1024
 
-/* ---- shapes -------------------------------------------------------------------------------------
- */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 bool ring_dtp_weights_move(const struct vocab_shape *shape, const struct vocab_options *options)
 {
@@ -69,8 +68,7 @@ int ring_dtp_slots(int ranks)
     return ranks > 2 ? 2 : ranks - 1;
 }
 
-/* ---- memory and order ---------------------------------------------------------------------------
- */
+/* ---- memory and order ------------------------------------------------------------------------ */
 
 /* Bytes of everything that a pass holds over resident; each is written where it is allocated. */
 struct sizes {

@@ -146,8 +146,7 @@ static enum dev_status backward(struct stack *s)
     return dev_status(s->dev);
 }
 
-/* ---- memory -----------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Equal boundaries are chosen from the front: |S| tells which. */
 static void replay(const struct stack_shape *shape, const struct stack_options *options,

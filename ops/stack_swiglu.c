@@ -51,8 +51,7 @@ static void weight_gradient(
                                       .ldc = n});
 }
 
-/* ---- forward ----------------------------------------------------------------------------------
- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 static void swiglu_hidden(struct stack *s, int64_t layer, const void *x, enum stack_purpose purpose,
     struct stack_kept *kept)
@@ -102,8 +101,7 @@ static void swiglu_output(
             .count = tokens_of(s) * s->shape.hidden, .type = s->shape.dtype, .to = y, .from = x});
 }
 
-/* ---- backward ---------------------------------------------------------------------------------
- */
+/* ---- backward -------------------------------------------------------------------------------- */
 
 /* a, g, u become da, dg, du. */
 static void hidden_backward(

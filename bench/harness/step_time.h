@@ -1,4 +1,4 @@
-/* What a composed step takes on a simulated machine: ops/model.c as it is, on the simulated device,
+/* What a composed step takes on a simulated machine: ops/model_step.c as it is, on the simulated device,
  * with routing that is even in every chunk. All ranks do alike then, so that one of them tells the
  * time of all (device/sim_alike.h). */
 #pragma once

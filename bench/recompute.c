@@ -185,6 +185,8 @@ static int run(const struct line *line)
         print_choice(line, chosen);
         print_plan(&problem, &plan);
         status = fflush(stdout) || ferror(stdout) ? EXIT_ENVIRONMENT : EXIT_OK;
+        if (status != EXIT_OK)
+            fprintf(stderr, "recompute: the output could not be written\n");
     }
     free(options);
     free(chosen);

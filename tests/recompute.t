@@ -45,6 +45,11 @@ run --capacity 62e9 --peak 61e9 --layers 3
 says 'budget of 953.7 MiB' 'capacity less peak is the budget'
 run --capacity 61e9 --peak 62e9
 says '^layers 0 to 11: nothing kept$' 'no budget, nothing kept'
+if [ -c /dev/full ]; then
+    out=$("$bin" --budget 8G 2>&1 >/dev/full)
+    [ $? = 3 ] && printf '%s\n' "$out" | grep -q 'could not be written'
+    ok $? 'no room for the output is exit 3, and said'
+fi
 refuses 'budget: not given' --layers 3
 refuses 'peak: has no effect' --budget 1G --peak 1G
 refuses 'kv-heads: got 8, allowed at most 4' --budget 1G --heads 4 --kv-heads 8

@@ -140,6 +140,11 @@ refuses('--device cuda', 3, qr/cuda/);
 refuses('--device-memory 1M --impl all', 3, qr/live set \w+ .*asked for/);
 refuses('--device-memory 1M --impl ring-dtp --oom record', 0, qr/OUT OF MEMORY/);
 
+# A verdict is of what was compared: the loss of no token is none.
+refuses('--tokens 0 --pass forward --vocab 64 --hidden 16 --ranks 2 --check reference --iters 1', 0,
+    qr/\A(?!.*bitwise).* off\b/s);
+refuses('--tokens 0 --vocab 64 --hidden 16 --ranks 2 --impl ring-dtp --check reference --iters 1', 0, qr/bitwise/);
+
 # Memory that ends in the middle of a pass: under AddressSanitizer, what the host held of it is not lost.
 for my $memory ('200K', '250K', '300K', '400K', '500K') {
     refuses("--device-memory $memory --impl all --ranks 2 --tokens 64 --hidden 64 --vocab 512 --iters 2 "

@@ -36,7 +36,8 @@ void tensor_compare_rows(const struct checked_tensor *t, const void *got, const 
     struct check_difference difference;
     int64_t shape[2] = {t->rows, t->columns};
     if (check_equal(t->type, got, want, rows * t->columns, &difference)) {
-        out->verdict = equal;
+        /* Of a tensor without values nothing was compared. */
+        out->verdict = rows > 0 && t->columns > 0 ? equal : VERDICT_OFF;
         return;
     }
     out->verdict = VERDICT_MISMATCH;

@@ -232,7 +232,7 @@ static int run_part(void (*part)(struct fsdp_step *), const struct fsdp_launch *
     struct ranks_config config = {.count = launch->gpus,
         .device = {.kind = DEV_SIM,
             .device_limit_bytes = DEVICE_BYTES,
-            .host_limit_bytes = 8 * shard_bytes(launch),
+            .host_limit_bytes = 6 * shard_bytes(launch),
             .profiles = machines,
             .machines = count}};
     int status = -1;

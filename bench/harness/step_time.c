@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "device/sim_alike.h"
+#include "ops/model_memory.h"
 #include "ops/model_parts.h"
 #include "probe/trace.h"
 
 #define NO_LIMIT_BYTES (INT64_C(1) << 50)
-#define HOST_BYTES (INT64_C(1) << 42)
+/* Address space of pinned blocks is reserved: as much as a step plans, and some. */
+#define HOST_LEAST_BYTES (INT64_C(1) << 30)
 
 /* Multiples of 2^32 over the golden ratio, cut to 32 bits, fill the circle evenly whatever stride
  * they are taken at; the k experts of a token stand E/k apart on it. */
@@ -112,10 +114,12 @@ static int run_with(ranks_runner *run_ranks, struct run *run, const struct profi
     int32_t *idx = step_even_routing(tokens, run->shape->topk, run->shape->layout.experts);
     int64_t *targets = calloc((size_t)tokens + 1, sizeof *targets);
     struct trace *trace = trace_create();
+    struct model_budget budget;
+    bool planned = model_budget(&budget, run->shape, run->options, 0) == 0;
     struct ranks_config config = {.count = ranks,
         .device = {.kind = DEV_SIM,
             .device_limit_bytes = NO_LIMIT_BYTES,
-            .host_limit_bytes = HOST_BYTES,
+            .host_limit_bytes = 2 * budget.host_bytes + HOST_LEAST_BYTES,
             .trace = trace,
             .profiles = machines,
             .machines = run->machines}};
@@ -123,7 +127,7 @@ static int run_with(ranks_runner *run_ranks, struct run *run, const struct profi
     run->idx = idx;
     run->targets = targets;
     run->of_rank = calloc((size_t)ranks, sizeof *run->of_rank);
-    if (idx && targets && trace && run->of_rank)
+    if (planned && idx && targets && trace && run->of_rank)
         status = run_ranks(&config, run_rank, run, &failure);
     for (int r = 0; status == 0 && r < ranks; r++)
         join(out, &run->of_rank[r], run->machines);

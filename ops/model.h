@@ -159,8 +159,8 @@ void model_close(struct model *m);
 enum dev_status model_step(
     struct model *m, const int32_t *tokens, const int64_t *targets, double *loss);
 
-/* The routing of a layer on a device that computes nothing: idx [N, k] stays the caller's, and where
- * it is. Layers may have the same one, which then is looked at once. */
+/* The routing of a layer on a device that computes nothing: idx [N, k] stays the caller's, and
+ * where it is. Layers may have the same one, which then is looked at once. */
 void model_set_routing(struct model *m, int64_t layer, const int32_t *idx);
 
 /* A part's resident weights, to [count]. */

@@ -1,5 +1,5 @@
-/* The budget of a composed step: its fullest moments (ops/model_moments.c) with the dispatch's bound
- * in the dispatch's place, told as what stays and what takes turns. */
+/* The budget of a composed step: its fullest moments (ops/model_moments.c) with the dispatch's
+ * bound in the dispatch's place, told as what stays and what takes turns. */
 #include "ops/model_memory.h"
 #include <stdlib.h>
 #include "ops/model_blocks.h"
@@ -142,8 +142,8 @@ static void add_turns(
 
 /* ---- without a bound ------------------------------------------------------------------------- */
 
-/* What alltoall keeps of every layer, materialized of the logits, and full-activations of attention:
- * with balanced routing a rank receives as many routes as it sends. */
+/* What alltoall keeps of every layer, materialized of the logits, and full-activations of
+ * attention: with balanced routing a rank receives as many routes as it sends. */
 static void find_unbounded(struct model_budget *budget, const struct sizes *s)
 {
     const struct model_shape *shape = s->shape;

@@ -1,8 +1,8 @@
 /* The budget of plan at the papers' sizes, on the simulated device: real schedules of whole steps,
  * whose tracked peaks are held against it.
  *
- *   a composed step never passes the budget; where routing is balanced its peaks are what plan says,
- *   to the byte, live set by live set
+ *   a composed step never passes the budget; where routing is balanced its peaks are what plan
+ *   says, to the byte, live set by live set
  *   all routes on one rank: the dispatch fills its bound
  *   twice the context moves the live sets whose terms say so, and no others
  *   the standard step passes the budget in the live set that plan names, by what plan says */
@@ -92,7 +92,8 @@ static const struct mem_window *window_of(const struct case_result *result, int 
     return &result->ranks[rank].windows[WINDOW_PASS].peak;
 }
 
-/* Whether the live sets of `sets` (bits) peak at what is said, and all together where `all` >= 0. */
+/* Whether the live sets of `sets` (bits) peak at what is said, and where `all` >= 0 all together.
+ */
 static bool peaks_at(
     const struct mem_window *got, const int64_t *set_bytes, int64_t all, uint32_t sets)
 {
@@ -112,7 +113,7 @@ static bool peaks_at(
 #define ALL_SETS ((1u << LIVE_SET_COUNT) - 1)
 #define OF_ROUTING (1u << LIVE_DISPATCH | 1u << LIVE_COMBINE | 1u << LIVE_EXPERT)
 
-/* ---- what plan says ---------------------------------------------------------------------------- */
+/* ---- what plan says -------------------------------------------------------------------------- */
 
 static struct model_moments balanced_moments(
     const struct model_shape *shape, const struct model_options *options, int rank)
@@ -131,7 +132,7 @@ static struct model_moments balanced_moments(
     return moments;
 }
 
-/* ---- the papers' size ------------------------------------------------------------------------- */
+/* ---- the papers' size ------------------------------------------------------------------------ */
 
 /* What `even` gives a rank of a chunk is a little more or less than its share: all but what holds
  * received rows is to the byte. */
@@ -155,7 +156,7 @@ static void test_667b(int64_t length)
     case_result_free(&result);
 }
 
-/* ---- routing ---------------------------------------------------------------------------------- */
+/* ---- routing --------------------------------------------------------------------------------- */
 
 /* 1024 tokens go round 64 experts a whole number of times. */
 static void test_balanced(int64_t length)
@@ -194,7 +195,7 @@ static void test_hot(void)
     case_result_free(&result);
 }
 
-/* ---- the context ------------------------------------------------------------------------------ */
+/* ---- the context ----------------------------------------------------------------------------- */
 
 /* Eq. 6 at fixed budgets: what a chunk, a tile, a bucket and a tensor hold stays; what holds tokens
  * grows. Weights travel the ring here, which is at its fullest in backward, without the tokens'
@@ -223,7 +224,7 @@ static void test_context(void)
     case_result_free(&twice);
 }
 
-/* ---- the standard step ------------------------------------------------------------------------ */
+/* ---- the standard step ----------------------------------------------------------------------- */
 
 static struct model_options standard(void)
 {

@@ -80,7 +80,8 @@ static void fill_digests(
         snprintf(result->against, sizeof result->against, "composed");
 }
 
-/* What plan says before the run: no rank may hold more. Of a composition without a bound nothing. */
+/* What plan says before the run: no rank may hold more. Nothing of a composition without a bound.
+ */
 static int fill_bounds(const struct train_run *run, struct case_result *result)
 {
     struct model_budget budget;

@@ -13,8 +13,8 @@ struct train_routing {
 
 /* The text of --routing, for a shape that is checked: "even", or as of bin/dispatch. A trace is of
  * all ranks, its steps and layers follow each other, from the first again after the last; any other
- * workload is the same in all layers of a step. Workloads that give ranks uneven numbers of tokens are refused. 0, or -1 with a
- * message; train_routing_free in any case. */
+ * workload is the same in all layers of a step. Workloads that give ranks uneven numbers of tokens
+ * are refused. 0, or -1 with a message; train_routing_free in any case. */
 int train_routing_read(struct train_routing *routing, const char *text,
     const struct model_shape *shape, char *error, int size);
 void train_routing_free(struct train_routing *routing);

@@ -37,8 +37,8 @@ struct on_rank {
     double *seconds;  /* [steps], its own */
 };
 
-/* The tokens of a step, or on a device that would not look at them the routing. 0, or -1 when memory
- * is short. */
+/* The tokens of a step, or on a device that would not look at them the routing. 0, or -1 when
+ * memory is short. */
 static int load_step(struct on_rank *r, int64_t step)
 {
     const struct model_shape *shape = &r->model.shape;

@@ -35,8 +35,8 @@ struct train_run {
 };
 
 /* Fills also `result`, which is initialised for as many ranks: resident bytes are those of an open
- * model, the window is over all steps, traffic and the machines' times are of the last one. Where one
- * rank stands for all its entry is the only one. 0, or -1 with run->failure. */
+ * model, the window is over all steps, traffic and the machines' times are of the last one. Where
+ * one rank stands for all its entry is the only one. 0, or -1 with run->failure. */
 int train_run(struct train_run *run, struct case_result *result);
 void train_run_free(struct train_run *run);
 

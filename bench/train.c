@@ -153,6 +153,8 @@ static const char *option_of(const struct train_line *line, const char *message)
         return line->expert_group > 0 ? "expert-group" : "experts";
     if (strstr(message, "vocabulary degree"))
         return "vocab-group";
+    if (strstr(message, "64 bits"))
+        return "length";
     return strstr(message, "heads") ? "heads" : "topk";
 }
 

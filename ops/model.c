@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "kernels/router.h"
 #include "ops/model_blocks.h"
 #include "ops/model_keep.h"
+#include "ops/model_memory.h"
 #include "ops/model_parts.h"
 #include "ops/ring_dtp.h"
 
@@ -28,6 +30,17 @@ int model_check(const struct model_shape *shape, char *error, int size)
     else if (shape->topk < 1 || shape->topk > shape->layout.experts)
         snprintf(error, (size_t)size, "%d experts of a token; allowed: 1 to the %lld experts",
             shape->topk, (long long)shape->layout.experts);
+    else if (shape->topk > ROUTER_TOPK_MAX)
+        snprintf(error, (size_t)size, "%d experts of a token; allowed: 1 to %d", shape->topk,
+            ROUTER_TOPK_MAX);
+    else if (shape->layers > STACK_LAYERS_MAX / 2)
+        snprintf(error, (size_t)size, "%lld layers; allowed: 1 to %d", (long long)shape->layers,
+            STACK_LAYERS_MAX / 2);
+    else if (model_ceiling_bytes(shape) >= 0x1p62)
+        snprintf(error, (size_t)size,
+            "sizes are beyond 64 bits: %lld sequences of %lld tokens, width %lld, %lld layers",
+            (long long)shape->sequences, (long long)shape->length, (long long)shape->hidden,
+            (long long)shape->layers);
     else
         return 0;
     return -1;

@@ -60,7 +60,8 @@ struct model_options {
     uint64_t seed;
 };
 
-/* 0, or -1 with a message: layout_check's conditions, D | length, heads | hidden, k <= experts. */
+/* 0, or -1 with a message: layout_check's conditions, D | length, heads | hidden, k <= experts and
+ * what the router and the stack can take, and byte counts that 64 bits hold. */
 int model_check(const struct model_shape *shape, char *error, int size);
 
 /* Of a shape that passed it: 0, or -1 with a message: the tile of a ring-dtp whose activations move

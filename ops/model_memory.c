@@ -174,6 +174,19 @@ static void find_unbounded(struct model_budget *budget, const struct sizes *s)
                                                            : NULL;
 }
 
+/* ---- before anything is counted ---------------------------------------------------------------- */
+
+double model_ceiling_bytes(const struct model_shape *shape)
+{
+    double hidden = (double)shape->hidden, ffn = (double)shape->ffn, vocab = (double)shape->vocab;
+    double experts = (double)shape->layout.experts, layers = (double)shape->layers + 1;
+    double tokens =
+        (double)(shape->length / shape->layout.degree[LAYOUT_SEQUENCE]) * (double)shape->sequences;
+    double rows = tokens * shape->topk * shape->layout.ranks;
+    double weights = layers * hidden * (4 * hidden + 3 * ffn * experts + experts) + vocab * hidden;
+    return 64 * (layers * rows * (hidden + ffn + experts) + tokens * vocab + weights);
+}
+
 /* ---- the budget ------------------------------------------------------------------------------ */
 
 static int fill(struct model_budget *budget, const struct sizes *s)

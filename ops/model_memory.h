@@ -34,3 +34,7 @@ struct model_budget {
 /* 0, or -1 when memory is short. The shape is checked. */
 int model_budget(struct model_budget *budget, const struct model_shape *shape,
     const struct model_options *options, int rank);
+
+/* No less than the bytes of any live set, of all parameters and of what a rank sends, by far: where
+ * it is below 2^62 no sum of bytes overflows. */
+double model_ceiling_bytes(const struct model_shape *shape);

@@ -52,6 +52,9 @@ run --model e2e-120b --gpus 16 --profile h200-16 --context 128K --reach --baseli
 grep -q 'longest context: [0-9]*; at twice that the largest term is logits' "$scratch/out" &&
     grep -q '"beyond_logits_bytes"' "$scratch/reach.jsonl"
 ok 'the same of the baseline, and what ends it' $?
+run --model e2e-667b --gpus 64 --context 128K --sequences 4 --baseline fsdp2 --baseline-degrees 64,8,8
+grep -q 'EP=64, CP=8, TP=8, 65536 tokens a rank' "$scratch/out"
+ok 'the baseline holds all sequences' $?
 run --model e2e-120b --gpus 16 --profile h200-16 --context 128K --baseline fsdp2 --baseline-degrees 8,2,8
 grep -q 'FSDP2 winner: EP=8, CP=2, TP=8' "$scratch/out" && grep -q 'its step, simulated: ' "$scratch/out"
 ok 'a baseline of given degrees is timed' $?
@@ -97,5 +100,22 @@ printf 'w 3x4 decay\nwidth hidden 4\nwidth hidden 5\n' >"$scratch/twice.txt"
 refused model 'twice.txt:3: got .hidden., allowed each width once' --model "$scratch/twice.txt"
 printf 'w 3x4 decay\n' >"$scratch/bare.txt"
 refused model "does not say 'width layers NUMBER'" --model "$scratch/bare.txt"
+
+# model LAYERS WIDTH TOPK EXPERTS: writes a model's file.
+model()
+{
+    printf 'w 4 decay\nwidth layers %s\nwidth hidden %s\nwidth heads 2\nwidth ffn %s\n' "$1" "$2" "$2"
+    printf 'width topk %s\nwidth experts %s\nwidth vocab 256\n' "$3" "$4"
+} >"$scratch/model.txt"
+
+model 100000 64 2 64
+refused model '100000 layers; allowed: 1 to ' --model "$scratch/model.txt" --sequence-group 2
+model 2 64 40 64
+refused model '40 experts of a token; allowed: 1 to 32' --model "$scratch/model.txt" --sequence-group 2
+model 2 65 2 64
+refused model '2 attention heads do not divide the width 65' --model "$scratch/model.txt" --sequence-group 2
+model 2 2147483646 2 2147483584
+refused context 'beyond 64 bits' --model "$scratch/model.txt" --sequence-group 2
+refused context 'beyond 64 bits' --context 4G --sequences 1M
 
 echo "1..$count"

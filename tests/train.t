@@ -104,6 +104,15 @@ refused text 'No such file' --ranks 1 --text "$scratch/none"
 refused checkpoint "it says what 'composed' is made of" --ranks 1 --composition standard,standard-in-order --checkpoint sco
 refused dispatch 'has no effect on the standard step' --ranks 1 --composition standard --dispatch llep
 refused tile 'got 8, allowed a multiple of 1024 or at least 256' --ranks 1 --tile 8
+printf 'width %s\n' 'layers 2' 'hidden 32' 'heads 2' 'ffn 16' 'experts 64' 'topk 40' 'vocab 100' |
+    sed '$aw 4 decay' >"$scratch/model.txt"
+model=("$train" --ranks 1 --steps 1 --model "$scratch/model.txt")
+"${model[@]}" --topk 2 >"$scratch/out" 2>"$scratch/err"
+[ $? -eq 2 ] && grep -q "option --model: .* has vocab 100, allowed 256\.\." "$scratch/err"
+ok "a model's file of fewer tokens than bytes have is refused" $?
+"${model[@]}" --vocab 256 >"$scratch/out" 2>"$scratch/err"
+[ $? -eq 2 ] && grep -q "option --model: .* has topk 40, allowed 1\.\.32" "$scratch/err"
+ok "a model's file of more experts of a token than a router chooses is refused" $?
 printf short >"$scratch/short"
 refused text 'has 5 bytes, allowed at least 34' --ranks 1 --text "$scratch/short"
 

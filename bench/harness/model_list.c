@@ -120,7 +120,7 @@ static int read_width(struct reader *r, const char *name, const char *number)
     if (width == MODEL_WIDTHS)
         return fail(r, name, "layers, hidden, heads, ffn, experts, topk or vocab");
     if (errno || *end || end == number || value < 1 || value > INT32_MAX)
-        return fail(r, number, "a whole number of at least 1");
+        return fail(r, number, "a whole number, 1..2147483647");
     if (r->list->width[width])
         return fail(r, name, "each width once");
     r->list->width[width] = value;

@@ -135,6 +135,14 @@ void options_default_count(struct options *options, const char *name, int64_t va
         entry->values[0].count = entry->fallback.count = value;
 }
 
+void options_count_range(
+    const struct options *options, const char *name, int64_t *low, int64_t *high)
+{
+    const struct option_entry *entry = options_find(options, name, strlen(name));
+    *low = entry ? entry->option->low : 0;
+    *high = entry ? entry->option->high : 0;
+}
+
 void options_default_name(struct options *options, const char *name, int value)
 {
     struct option_entry *entry = options_find(options, name, strlen(name));

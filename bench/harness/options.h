@@ -142,6 +142,10 @@ void options_default_count(struct options *options, const char *name, int64_t va
 void options_default_name(struct options *options, const char *name, int value);
 void options_hide(struct options *options, const char *name);
 
+/* The counts that the option of that name allows; `high` 0 = no upper limit. */
+void options_count_range(
+    const struct options *options, const char *name, int64_t *low, int64_t *high);
+
 /* A count that is an axis and that the current case takes: its value, and the largest allowed.
  * False for any other option. options_set_count puts another in its place, in this case and in
  * every other that has the same one of the list. */

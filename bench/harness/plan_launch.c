@@ -157,6 +157,9 @@ static int check_case(const struct plan *p)
     }
     if (model_check(&shape, error, sizeof error) == 0)
         return -1;
+    if (!strstr(error, "degree"))
+        return options_refuse(
+            p->options, strstr(error, "64 bits") ? "context" : "model", "%s", error);
     return options_refuse(p->options,
         names[strstr(error, "vocabulary") ? LAYOUT_VOCAB
               : strstr(error, "experts")  ? LAYOUT_EXPERTS

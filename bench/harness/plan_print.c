@@ -132,12 +132,12 @@ int plan_print_baseline(const struct plan *p)
 {
     const struct plan_line *line = &p->line;
     struct plan_model model = plan_baseline_model(p);
-    const int64_t *degree = line->degrees.values;
+    const int64_t *degree = line->degrees.values, tokens = line->sequences * line->context;
     struct plan_baseline b =
         line->degrees.count
-            ? plan_baseline_at(&model, (int)line->gpus, line->context, (int)degree[0],
-                  (int)degree[1], (int)degree[2], line->device_state)
-            : plan_baseline_best(&model, (int)line->gpus, line->context, line->device_state);
+            ? plan_baseline_at(&model, (int)line->gpus, tokens, (int)degree[0], (int)degree[1],
+                  (int)degree[2], line->device_state)
+            : plan_baseline_best(&model, (int)line->gpus, tokens, line->device_state);
     printf("  FSDP2: context %lld, EP=%d, CP=%d, TP=%d, %lld tokens a rank\n",
         (long long)line->context, b.expert, b.context, b.tensor, (long long)b.tokens);
     for (int i = 0; i < PLAN_BASELINE_TERMS; i++)

@@ -232,11 +232,16 @@ static int take_model(const struct train_line *line, struct options *options)
         return options_refuse(options, "model", "%s", error);
     for (int i = 0; i < MODEL_WIDTHS && status < 0; i++) {
         const char *name = model_width_name((enum model_width)i);
-        if (list.width[i])
-            options_default_count(options, name, list.width[i]);
-        else
+        int64_t low, high;
+        options_count_range(options, name, &low, &high);
+        if (!list.width[i])
             status = options_refuse(
                 options, "model", "%s does not say 'width %s NUMBER'", line->model, name);
+        else if (!options_given(options, name) && (list.width[i] < low || list.width[i] > high))
+            status = options_refuse(options, "model", "%s has %s %lld, allowed %lld..%lld",
+                line->model, name, (long long)list.width[i], (long long)low, (long long)high);
+        else
+            options_default_count(options, name, list.width[i]);
     }
     model_list_free(&list);
     return status;

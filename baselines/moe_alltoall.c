@@ -22,8 +22,8 @@
  * defined by them; upstream weights the activation instead.
  *
  * Bound: none. The fullest rank's peak is linear in the routes that it receives. Order: the default
- * of every output, or another's that is given (run_order). Cost: everything once (alltoall-ckpt: the experts' forward twice), on the main
- * stream; nothing overlaps. */
+ * of every output, or another's that is given (run_order). Cost: everything once (alltoall-ckpt:
+ * the experts' forward twice), on the main stream; nothing overlaps. */
 #include <stdlib.h>
 #include "ops/moe_expert.h"
 #include "ops/moe_layer.h"

@@ -365,9 +365,9 @@ static int find_missing(const struct board *board, int64_t round)
     return missing;
 }
 
-/* Waits until all have entered `round`. A round that is complete has succeeded for all of its ranks,
- * even for one that wakes after the group has failed since: what was gathered, such as the board of
- * a new communicator, is in use by the others. */
+/* Waits until all have entered `round`. A round that is complete has succeeded for all of its
+ * ranks, even for one that wakes after the group has failed since: what was gathered, such as the
+ * board of a new communicator, is in use by the others. */
 static bool wait_round(struct board *board, int rank, int64_t round, const char *what)
 {
     struct gather *gather = &board->gather;

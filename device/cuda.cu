@@ -2,7 +2,8 @@
  * the rank's host thread at the call.
  *
  * Rank r works on GPU r mod the number of GPUs, r counted on its machine; ranks that share a GPU
- * have memory and streams of their own. The pace of copies and messages cannot be set: a rate is refused. */
+ * have memory and streams of their own. The pace of copies and messages cannot be set: a rate is
+ * refused. */
 #include "device/cuda_device.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Which transport carries the messages of CUDA ranks: decided when a rank's communicator opens,
  * from which GPU every rank is on. Where a launcher has started processes they may see their own
- * GPUs alone, so that each calls its first one 0: GPUs are told apart by their place in a machine. */
+ * GPUs alone, so that each calls its first one 0: GPUs are told apart by their place in a
+ * machine. */
 #include "device/cuda_device.h"
 #include <stdlib.h>
 #include <string.h>

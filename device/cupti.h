@@ -1,6 +1,6 @@
-/* When kernels and copies ran on the GPU and what memory pools held, as CUPTI tells it. One session serves the process, since
- * CUPTI has no other; any thread may call. CUPTI is loaded when a session first opens: a program
- * starts and runs without it. */
+/* When kernels and copies ran on the GPU and what memory pools held, as CUPTI tells it. One session
+ * serves the process, since CUPTI has no other; any thread may call. CUPTI is loaded when a session
+ * first opens: a program starts and runs without it. */
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,5 @@
-/* A communicator beside a communicator: the same ranks, names and parents, and another transport. */
+/* A communicator beside a communicator: the same ranks, names and parents, and another
+ * transport. */
 #include "device/host_side.h"
 #include "device/launch.h"
 

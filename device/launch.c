@@ -22,8 +22,8 @@ struct launch launch = {
 
 /* ---- the launcher ---------------------------------------------------------------------------- */
 
-/* What launchers set to the number of processes: Open MPI, MPICH and its relatives (PMI), Slurm; and
- * whoever starts them by hand, which counts where they are to meet by a file. */
+/* What launchers set to the number of processes: Open MPI, MPICH and its relatives (PMI), Slurm;
+ * and whoever starts them by hand, which counts where they are to meet by a file. */
 static const char *const size_variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
     "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"};
 

@@ -5,8 +5,8 @@
  * type of MPI appears here: device/mpi.c alone includes mpi.h and is all that is compiled again for
  * another library.
  *
- * In a build without MPI the calls are those of device/sockets/mpi.h. Like MPI itself it exists once
- * in a process. */
+ * In a build without MPI the calls are those of device/sockets/mpi.h. Like MPI itself it exists
+ * once in a process. */
 #pragma once
 #include <pthread.h>
 #include <signal.h>

@@ -41,7 +41,7 @@ struct mpi_transfer *meeting_transfer(struct meeting *m);
  * rank's device; on success the transfer is still the caller's. */
 bool meeting_run(struct meeting *m, struct mpi_transfer *transfer);
 
-/* ---- processes_announce.c: of the transport, as device/transport.h tells ----------------------- */
+/* ---- processes_announce.c: of the transport, as device/transport.h tells --------------------- */
 
 struct announcement *processes_announce(struct comm *comm, const struct exchange *exchange);
 bool processes_agreed(struct announcement *it);

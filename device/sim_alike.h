@@ -3,10 +3,10 @@
  * thread; so a step of 64 ranks costs what one rank's does.
  *
  * What the others are taken to be: they come to an exchange when this rank does, their links are as
- * busy as its own, and a gather of the hosts finds this rank's bytes with all of them. That is true,
- * to the picosecond, where ranks hold equal tokens with equal routing and where each has as many
- * partners of an exchange on its own node as every other. What rank 0 receives must follow from
- * those gathers. */
+ * busy as its own, and a gather of the hosts finds this rank's bytes with all of them. That is
+ * true, to the picosecond, where ranks hold equal tokens with equal routing and where each has as
+ * many partners of an exchange on its own node as every other. What rank 0 receives must follow
+ * from those gathers. */
 #pragma once
 #include "device/comm.h"
 

@@ -60,8 +60,8 @@ struct comm_transport {
     bool (*open)(struct comm *comm, struct board *board);
 
     /* Collective over the parent, whose ranks each make a child: all ranks the same one, or, after
-     * comm_split and comm_subset, those with the same child->leader. The child's size, rank and members are set.
-     * False after a failure. */
+     * comm_split and comm_subset, those with the same child->leader. The child's size, rank and
+     * members are set. False after a failure. */
     bool (*duplicate)(struct comm *parent, struct comm *child);
     void (*close)(struct comm *comm);
 

@@ -143,8 +143,8 @@ static void add_tile(const struct block *block, const struct tile *tile, int64_t
         NULL);
 }
 
-/* sum [columns] goes on with weights[j] times row j of `rows`, for j in [0, count): a few columns at
- * a time, whose chains stay in registers. */
+/* sum [columns] goes on with weights[j] times row j of `rows`, for j in [0, count): a few columns
+ * at a time, whose chains stay in registers. */
 static void add_rows(const float *weights, const float (*rows)[ATTENTION_HEAD_MAX], int64_t count,
     float *sum, int64_t columns)
 {

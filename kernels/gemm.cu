@@ -1,5 +1,5 @@
-/* The matrix product on a GPU: a block for each tile of C, exact (kernels/gemm_tile.cuh) or on tensor
- * cores (kernels/tensor_tile.cuh), where cuBLASLt does not take it (kernels/gemm_fast.h). */
+/* The matrix product on a GPU: a block for each tile of C, exact (kernels/gemm_tile.cuh) or on
+ * tensor cores (kernels/tensor_tile.cuh), where cuBLASLt does not take it (kernels/gemm_fast.h). */
 #include "kernels/tensor_tile.cuh"
 extern "C" {
 #include "kernels/gemm_audit.h"

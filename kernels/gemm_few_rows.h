@@ -1,9 +1,9 @@
 /* Products with few rows read B hardly more often than packing it would, so they read it in place.
  *
- * B[K, N]: a tile of DIRECT_ROWS by at most DIRECT_VECTORS vectors of columns walks down B's rows, in
- * slabs of k short enough that the next tile over the same columns finds them in cache. B stored [N, K]: a column's steps
- * lie one after the other, so the lanes are rows of C instead: A is turned once, and each step of
- * one column of B is broadcast to all rows. */
+ * B[K, N]: a tile of DIRECT_ROWS by at most DIRECT_VECTORS vectors of columns walks down B's rows,
+ * in slabs of k short enough that the next tile over the same columns finds them in cache. B stored
+ * [N, K]: a column's steps lie one after the other, so the lanes are rows of C instead: A is turned
+ * once, and each step of one column of B is broadcast to all rows. */
 #pragma once
 
 enum {
@@ -89,8 +89,8 @@ static int64_t direct_depth(const struct product *p, const struct gemm_scratch *
     return at_most_long(DIRECT_SLAB, scratch->a_floats / (direct_panels(p) * DIRECT_ROWS));
 }
 
-/* Makes the whole vectors of columns, in tiles of nearly equal widths; returns how many columns that
- * is. */
+/* Makes the whole vectors of columns, in tiles of nearly equal widths; returns how many columns
+ * that is. */
 static int64_t multiply_direct(const struct product *p, const struct gemm_scratch *scratch)
 {
     const int64_t vectors = p->columns / LANES,

@@ -26,7 +26,7 @@ struct rotary_args {
 extern const struct kernel kernel_rotary;
 void rotary(struct stream *stream, const struct rotary_args *args);
 
-/* turns [run, 2, half] of the places first .. first + run - 1: pair i turns by 10000^(-i / half) from
- * one place to the next. The angles' cosines and sines are made in FP64 from sums and products
+/* turns [run, 2, half] of the places first .. first + run - 1: pair i turns by 10000^(-i / half)
+ * from one place to the next. The angles' cosines and sines are made in FP64 from sums and products
  * alone, place after place from 0 on, and rounded once: the same on every machine. */
 void rotary_turns(int64_t first, int64_t run, int64_t half, float *turns);

@@ -1,5 +1,5 @@
-/* What attention and experts share: the norm before each of them, products with a weight, a weight's
- * gradient on its way; and which of the two a block is. */
+/* What attention and experts share: the norm before each of them, products with a weight, a
+ * weight's gradient on its way; and which of the two a block is. */
 #include "ops/model_blocks.h"
 #include "kernels/rmsnorm.h"
 #include "ops/model_parts.h"

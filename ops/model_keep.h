@@ -2,10 +2,10 @@
  * so that less of it is computed again: RelayMoE's selective recompute (ops/recompute_plan.h). The
  * options of a layer are nested:
  *
- *     option        what stays, beside the option's before                  not computed again
- *     output        o of the heads, their scores' maxima and log z          attention
- *     projections   q, k, v of the heads                                    three products, two turns
- *     normed        n and its rows' scales                                  RMSNorm
+ *     option        what stays, beside the option's before                not computed again
+ *     output        o of the heads, their scores' maxima and log z        attention
+ *     projections   q, k, v of the heads                                  three products, two turns
+ *     normed        n and its rows' scales                                RMSNorm
  *
  * What stays has the bits that recomputation gives, so no result changes. Where a checkpoint
  * implementation recomputes nothing, everything stays as it is and nothing is chosen. */

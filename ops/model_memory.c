@@ -174,7 +174,7 @@ static void find_unbounded(struct model_budget *budget, const struct sizes *s)
                                                            : NULL;
 }
 
-/* ---- before anything is counted ---------------------------------------------------------------- */
+/* ---- before anything is counted -------------------------------------------------------------- */
 
 double model_ceiling_bytes(const struct model_shape *shape)
 {

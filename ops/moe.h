@@ -85,8 +85,8 @@ struct moe {
     /* on the host, on every backend */
     const int32_t *idx; /* [N_r, k] */
     /* Y, dX and weight gradients in this order instead of the implementation's own, for those that
-     * take it (alltoall, alltoall-ckpt): any that moe_order_check passes, of all ranks' routes, from
-     * forward to the release. NULL = its own. */
+     * take it (alltoall, alltoall-ckpt): any that moe_order_check passes, of all ranks' routes,
+     * from forward to the release. NULL = its own. */
     const struct moe_order *run_order;
 
     /* outputs, on the device */

@@ -20,8 +20,8 @@ struct compositions {
 };
 
 /* P ranks in the degrees of D, E_p, P. A long run has longer sequences and a wider model: enough
- * sums that are rounded to BF16 for another order of slots to be seen in some of them. 0, or -1 when
- * memory is short; close follows in any case. */
+ * sums that are rounded to BF16 for another order of slots to be seen in some of them. 0, or -1
+ * when memory is short; close follows in any case. */
 int compositions_open(
     struct compositions *all, int ranks, int sequence, int experts, int vocab, int steps);
 void compositions_close(struct compositions *all);

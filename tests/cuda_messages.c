@@ -1,8 +1,8 @@
 /* Messages between CUDA ranks, by copies and by NCCL: every byte of random exchanges on several
  * communicators, subsets and streams at once, and every way in which a rank can fail the others.
  * The emulated device has four GPUs here, so that ranks have one each, or share them; on real ones
- * NCCL is tested as far as they allow. Under a launcher (tests/cuda_processes.t) the bytes go between
- * its processes. */
+ * NCCL is tested as far as they allow. Under a launcher (tests/cuda_processes.t) the bytes go
+ * between its processes. */
 #include <stdatomic.h>
 #include "device/launch.h"
 #include "tests/device_case.h"

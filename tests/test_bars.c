@@ -1,5 +1,5 @@
-/* The bars of whole operators, from records whose figures are set by hand: met, missed and not judged,
- * and the ceilings' file. */
+/* The bars of whole operators, from records whose figures are set by hand: met, missed and not
+ * judged, and the ceilings' file. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* The baseline's simulated step: one rank that stands for all takes what all take, layers beyond the
- * third take what the third adds, and no part of a machine alone explains a faster step. */
+/* The baseline's simulated step: one rank that stands for all takes what all take, layers beyond
+ * the third take what the third adds, and no part of a machine alone explains a faster step. */
 #include "bench/harness/fsdp_step.h"
 #include <math.h>
 #include "tests/tap.h"

@@ -1,6 +1,6 @@
-/* Attention's intermediates kept from forward to backward: at every budget the bits of the step that
- * keeps nothing, exactly the bytes that the plan says, exactly the FLOP less that it says, and every
- * access in order. */
+/* Attention's intermediates kept from forward to backward: at every budget the bits of the step
+ * that keeps nothing, exactly the bytes that the plan says, exactly the FLOP less that it says, and
+ * every access in order. */
 #include <stdio.h>
 #include <string.h>
 #include "ops/model_keep.h"

@@ -40,7 +40,7 @@ static struct model_options composed(int64_t chunk_budget)
     return options;
 }
 
-/* ---- what the closed forms say ---------------------------------------------------------------- */
+/* ---- what the closed forms say --------------------------------------------------------------- */
 
 /* The peaks of a rank's dispatch with the choices of all ranks of one layer, [W, N, k]; and, of
  * pipelined-llep, the index arrays that it pins. */
@@ -130,7 +130,7 @@ static bool same(const struct moe_peaks *want, const struct mem_window *got, int
     return good;
 }
 
-/* ---- small steps on the cpu device ------------------------------------------------------------ */
+/* ---- small steps on the cpu device ----------------------------------------------------------- */
 
 static void test_small(
     const struct model_shape *shape, const struct model_options *options, const char *name)

@@ -19,8 +19,8 @@ struct bar_counts {
     int met, missed, not_judged; /* bars, or the shapes of one */
 };
 
-/* Prints a line for each: every timed record of a GPU beside the ceiling of its work; then, at every
- * shape that was timed,
+/* Prints a line for each: every timed record of a GPU beside the ceiling of its work; then, at
+ * every shape that was timed,
  *
  *     pipelined-llep   at least llep's throughput, on the fast path
  *     offload-stream   at most 1.10 times the link's floor: its copies in the direction that takes

@@ -1,5 +1,5 @@
-/* Reads claims. A line that says nothing that can be held against a run is refused here: evaluated, it
- * would look like one that was not run, which is never a failure. */
+/* Reads claims. A line that says nothing that can be held against a run is refused here: evaluated,
+ * it would look like one that was not run, which is never a failure. */
 #include "bench/harness/claims.h"
 #include <stdio.h>
 #include <stdlib.h>

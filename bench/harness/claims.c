@@ -288,7 +288,7 @@ static void evaluate_table(
                 claim->where);
         return;
     }
-    /* What was measured elsewhere than on the paper's hardware is not what the model is judged by. */
+    /* What was measured elsewhere than on the paper's hardware does not judge the model. */
     bool of_model = !strncmp(line->verdict, "model", 5) || !strncmp(line->verdict, "fitted", 6);
     const char *ours = *line->measured && !of_model ? line->measured : line->ours;
     double value;

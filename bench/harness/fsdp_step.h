@@ -1,6 +1,7 @@
-/* What a step of the usual stack takes on a simulated machine: FSDP2 with expert, context and tensor
- * parallelism, every layer checkpointed. The program is written for the simulated device alone: it
- * launches the kernels and sends the messages that such a step must, with nothing to compute on.
+/* What a step of the usual stack takes on a simulated machine: FSDP2 with expert, context and
+ * tensor parallelism, every layer checkpointed. The program is written for the simulated device
+ * alone: it launches the kernels and sends the messages that such a step must, with nothing to
+ * compute on.
  *
  *     gather stream    weights of layer l + 1 from all ranks, while layer l runs; in backward again
  *     main stream      attention, dispatch (`alltoall`), vocabulary (`materialized`,

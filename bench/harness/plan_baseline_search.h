@@ -25,6 +25,6 @@ int plan_baseline_search(struct plan_baseline_search *search, const struct plan 
 /* Tokens of a rank's share: of a step of all ranks, divided by their number. */
 double plan_baseline_tokens(const struct plan_baseline_choice *choice);
 
-/* Prints it, and appends its record where one is asked for. -1, or the exit status after one line on
- * stderr. `composed_rate`: tokens/s a rank of the composed step to compare with; 0 = none. */
+/* Prints it, and appends its record where one is asked for. -1, or the exit status after one line
+ * on stderr. `composed_rate`: tokens/s a rank of the composed step to compare with; 0 = none. */
 int plan_baseline_report(const struct plan *p, double composed_rate);

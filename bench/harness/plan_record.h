@@ -13,8 +13,8 @@ void plan_record_time(
  * after one line on stderr. */
 int plan_record_append(const struct plan *p, json_t *record);
 
-/* Append one to --json. `reach` is all zero where it was not asked for. -1, or the exit status after
- * one line on stderr. */
+/* Append one to --json. `reach` is all zero where it was not asked for. -1, or the exit status
+ * after one line on stderr. */
 int plan_record_budget(
     const struct plan *p, const struct model_budget *budget, const struct plan_reach *reach);
 int plan_record_baseline(const struct plan *p, const struct plan_baseline *baseline,

@@ -109,7 +109,7 @@ static int print_front(const struct plan_search *s)
     return 0;
 }
 
-/* ---- who lost, and why ------------------------------------------------------------------------ */
+/* ---- who lost, and why ----------------------------------------------------------------------- */
 
 static bool same_launch(const struct plan_candidate *a, const struct plan_candidate *b)
 {

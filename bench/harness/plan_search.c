@@ -155,8 +155,8 @@ static int keep(struct plan_search *s, const struct plan_candidate *c)
     return 0;
 }
 
-/* What is left of the device for attention; even routing is never quite even, and asks for a part of
- * it. */
+/* What is left of the device for attention; even routing is never quite even, and asks for a part
+ * of it. */
 static int64_t left_bytes(const struct plan_search *s, const struct plan_candidate *c)
 {
     const struct plan *p = s->plan;

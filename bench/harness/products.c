@@ -44,7 +44,7 @@ void products_time(const struct case_options *options)
     take(products_path(options), 0);
 }
 
-/* ---- the verdict ------------------------------------------------------------------------------ */
+/* ---- the verdict ----------------------------------------------------------------------------- */
 
 static double value_at(enum dtype type, const void *tensor, int64_t index)
 {
@@ -142,7 +142,7 @@ int products_bound(const struct checked_tensor *exact, const struct checked_tens
     return 0;
 }
 
-/* ---- words ------------------------------------------------------------------------------------ */
+/* ---- words ----------------------------------------------------------------------------------- */
 
 void products_text(const struct case_products *products, char *text, int size)
 {

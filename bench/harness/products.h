@@ -30,9 +30,9 @@ void products_time(const struct case_options *options);
 
 /* The outputs of the audited run beside those of the exact path, whose tensors `result` has, in
  * order. Each that was compared becomes `bounded`, with the digest of the fast path's bytes and its
- * distance from the exact ones; a product outside its bound makes all of them mismatches. Collective
- * over processes, which pass their own outputs: the main one's are looked at. 0, or -1 with `error`
- * where the audit could not be made. */
+ * distance from the exact ones; a product outside its bound makes all of them mismatches.
+ * Collective over processes, which pass their own outputs: the main one's are looked at. 0, or -1
+ * with `error` where the audit could not be made. */
 int products_bound(const struct checked_tensor *exact, const struct checked_tensor *fast, int count,
     struct case_result *result, char *error, int size);
 

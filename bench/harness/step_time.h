@@ -1,6 +1,6 @@
-/* What a composed step takes on a simulated machine: ops/model_step.c as it is, on the simulated device,
- * with routing that is even in every chunk. All ranks do alike then, so that one of them tells the
- * time of all (device/sim_alike.h). */
+/* What a composed step takes on a simulated machine: ops/model_step.c as it is, on the simulated
+ * device, with routing that is even in every chunk. All ranks do alike then, so that one of them
+ * tells the time of all (device/sim_alike.h). */
 #pragma once
 #include "device/profile.h"
 #include "ops/model.h"

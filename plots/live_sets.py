@@ -8,15 +8,18 @@ from matplotlib.collections import PolyCollection  # after style, which says wha
 
 
 def steps_of(lines):
-    """Times, and for each live set its bytes from each time on."""
-    times, sets = [], {}
+    """Times, and for each live set its bytes from each time on. A set named again at the same time is the
+    next sample: of a peak that lasts no time the picture has the line."""
+    times, sets, named = [], {}, set()
     for line in lines:
-        time = float(line["time_s"])
-        if not times or time > times[-1]:
+        time, name = float(line["time_s"]), line["live_set"]
+        if not times or time > times[-1] or name in named:
             times.append(time)
+            named.clear()
             for values in sets.values():
                 values.append(values[-1])
-        values = sets.setdefault(line["live_set"], [0.0] * len(times))
+        named.add(name)
+        values = sets.setdefault(name, [0.0] * len(times))
         values[-1] = float(line["bytes"])
     return times, {name: values for name, values in sets.items() if any(values)}
 

@@ -108,6 +108,17 @@ model()
     printf 'width topk %s\nwidth experts %s\nwidth vocab 256\n' "$3" "$4"
 } >"$scratch/model.txt"
 
+# Tensors that ranks do not divide: the totals are those of the fullest rank.
+model 3 16 1 64
+uneven=(--model "$scratch/model.txt" --vocab-group 4 --expert-group 8 --chunk-budget 512 --bucket 100000 --slots 3)
+run --gpus 64 --context 2 --sequence-group 1 "${uneven[@]}" --json "$scratch/plan.jsonl" &&
+    "${plan%plan}train" --device sim:h200-64 --length 2 --sequences 1 "${uneven[@]}" --keep-attention 0 \
+        --routing balanced --json "$scratch/train.jsonl" >"$scratch/out" 2>"$scratch/err"
+planned=$(sed 's/.*"guaranteed_bytes":\([0-9]*\).*/\1/' "$scratch/plan.jsonl")
+tracked=$(sed 's/.*"tracked_peak_bytes":\([0-9]*\).*/\1/' "$scratch/train.jsonl")
+[ "$tracked" -gt 0 ] && [ "$tracked" -le "$planned" ]
+ok "no rank passes what is planned where ranks do not divide a tensor: $tracked of $planned" $?
+
 model 100000 64 2 64
 refused model '100000 layers; allowed: 1 to ' --model "$scratch/model.txt" --sequence-group 2
 model 2 64 40 64

@@ -66,14 +66,50 @@ int64_t plan_host_limit_bytes(const struct plan *p)
     return profile_host_bytes(&p->machine);
 }
 
+/* Whether ranks divide every tensor that they share, so that all of them hold as much. */
+static bool alike(const struct model_shape *shape)
+{
+    int64_t ranks = shape->layout.ranks, vocab_group = shape->layout.degree[LAYOUT_VOCAB];
+    int64_t experts = shape->layout.experts, group = shape->layout.degree[LAYOUT_EXPERTS];
+    int64_t h = shape->hidden, vocab = shape->vocab / vocab_group;
+    return shape->vocab % vocab_group == 0 && h * h % ranks == 0 && h * experts % ranks == 0 &&
+           h * shape->vocab % ranks == 0 && h * (2 * shape->layers + 1) % ranks == 0 &&
+           experts / group * h * shape->ffn % (ranks / group) == 0 &&
+           vocab * h % (ranks / vocab_group) == 0;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The terms are those of the rank whose guaranteed total is the largest; no rank passes a total. */
+static void take_fuller(struct model_budget *budget, const struct model_budget *other)
+{
+    int64_t balanced_bytes = most(budget->balanced_bytes, other->balanced_bytes);
+    int64_t host_bytes = most(budget->host_bytes, other->host_bytes);
+    if (other->device_bytes > budget->device_bytes)
+        *budget = *other;
+    budget->balanced_bytes = balanced_bytes;
+    budget->host_bytes = host_bytes;
+}
+
 int plan_budget(const struct plan *p, const struct plan_line *line, struct model_budget *budget)
 {
     char error[160];
     struct model_shape shape = plan_shape(p, line);
     struct model_options options = plan_options(line);
-    if (model_check(&shape, error, sizeof error))
+    struct model_budget other;
+    if (model_check(&shape, error, sizeof error) || model_budget(budget, &shape, &options, 0))
         return -1;
-    return model_budget(budget, &shape, &options, 0);
+    if (alike(&shape))
+        return 0;
+    for (int rank = 1; rank < shape.layout.ranks; rank++) {
+        if (model_budget(&other, &shape, &options, rank))
+            return -1;
+        take_fuller(budget, &other);
+    }
+    return 0;
 }
 
 bool plan_fits(const struct plan *p, const struct plan_line *line, bool balanced)

@@ -110,6 +110,7 @@ model()
 
 # Tensors that ranks do not divide: the totals are those of the fullest rank.
 model 3 16 1 64
+sed -i 's/^width heads .*/width heads 1/; s/^width ffn .*/width ffn 1/; s/^width vocab .*/width vocab 1000/' "$scratch/model.txt"
 uneven=(--model "$scratch/model.txt" --vocab-group 4 --expert-group 8 --chunk-budget 512 --bucket 100000 --slots 3)
 run --gpus 64 --context 2 --sequence-group 1 "${uneven[@]}" --json "$scratch/plan.jsonl" &&
     "${plan%plan}train" --device sim:h200-64 --length 2 --sequences 1 "${uneven[@]}" --keep-attention 0 \

@@ -301,9 +301,18 @@ static int by_correlation(const void *a, const void *b)
     return (left->correlation > right->correlation) - (left->correlation < right->correlation);
 }
 
+/* qsort and bsearch take no null pointer, which a list of nothing is. */
+static void sort(void *list, int64_t count, size_t size, int (*compare)(const void *, const void *))
+{
+    if (count > 1)
+        qsort(list, (size_t)count, size, compare);
+}
+
 static const struct link *find_link(uint32_t correlation)
 {
     struct link wanted = {correlation, 0};
+    if (!session.link_count)
+        return NULL;
     return (const struct link *)bsearch(
         &wanted, session.links, (size_t)session.link_count, sizeof wanted, by_correlation);
 }
@@ -315,7 +324,7 @@ int64_t cupti_take(uint64_t first, uint64_t last,
     pthread_mutex_lock(&session.lock);
     int64_t kept = 0, dropped = session.dropped;
     session.dropped = 0;
-    qsort(session.links, (size_t)session.link_count, sizeof *session.links, by_correlation);
+    sort(session.links, session.link_count, sizeof *session.links, by_correlation);
     for (int64_t i = 0; i < session.activity_count; i++) {
         struct activity activity = session.activities[i];
         const struct link *link = find_link(activity.correlation);
@@ -346,8 +355,8 @@ void cupti_take_memory(uint64_t id,
     session.entries.flush_all(0);
     pthread_mutex_lock(&session.lock);
     int64_t kept = 0;
-    qsort(session.links, (size_t)session.link_count, sizeof *session.links, by_correlation);
-    qsort(session.pools, (size_t)session.pool_count, sizeof *session.pools, by_time);
+    sort(session.links, session.link_count, sizeof *session.links, by_correlation);
+    sort(session.pools, session.pool_count, sizeof *session.pools, by_time);
     for (int64_t i = 0; i < session.pool_count; i++) {
         struct pool_state state = session.pools[i];
         const struct link *link = find_link(state.correlation);

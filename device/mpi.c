@@ -355,7 +355,10 @@ int mpi_start(struct mpi_job *job, const struct mpi_handlers *handlers, char *er
         pthread_cond_wait(&e->answered, &e->lock);
     bool sound = e->started;
     pthread_mutex_unlock(&e->lock);
-    return sound ? 0 : -1;
+    if (sound)
+        return 0;
+    pthread_join(e->thread, NULL); /* it has ended: nobody stops what has not started */
+    return -1;
 }
 
 void mpi_stop(void)

@@ -76,8 +76,9 @@ static int write_set(struct new_file *file, const struct record_set *set, enum p
     return status;
 }
 
-static int run(const struct archive_options *given, const struct options *options)
+static int run(const void *fields, const struct options *options)
 {
+    const struct archive_options *given = fields;
     const char *out = given->out ? given->out : "/dev/stdout";
     char error[512];
     struct new_file file;
@@ -111,7 +112,6 @@ static int run(const struct archive_options *given, const struct options *option
 int main(int argc, char **argv)
 {
     struct archive_options given;
-    struct options *options;
     const struct option_group group = {
         "Options", archive_table, sizeof archive_table / sizeof *archive_table, &given};
     const struct program program = {
@@ -126,11 +126,5 @@ int main(int argc, char **argv)
         .least_arguments = 1,
         .most_arguments = RECORD_FILES_MAX,
     };
-    int status = options_parse(&options, &program, argc, argv);
-    if (status >= 0)
-        return status;
-    options_next(options);
-    status = run(&given, options);
-    options_free(options);
-    return status;
+    return options_main(&program, argc, argv, run);
 }

@@ -57,8 +57,9 @@ static json_t *read_all(const struct options *options, int *status)
     return all;
 }
 
-static int run(const struct bars_options *given, const struct options *options)
+static int run(const void *fields, const struct options *options)
 {
+    const struct bars_options *given = fields;
     char error[512];
     int status;
     struct bar_ceilings ceilings = {.both_bytes_per_s = 0};
@@ -77,7 +78,6 @@ static int run(const struct bars_options *given, const struct options *options)
 int main(int argc, char **argv)
 {
     struct bars_options given;
-    struct options *options;
     const struct option_group group = {
         "Options", bars_table, sizeof bars_table / sizeof *bars_table, &given};
     const struct program program = {
@@ -91,11 +91,5 @@ int main(int argc, char **argv)
         .least_arguments = 1,
         .most_arguments = RECORD_FILES_MAX,
     };
-    int status = options_parse(&options, &program, argc, argv);
-    if (status >= 0)
-        return status;
-    options_next(options);
-    status = run(&given, options);
-    options_free(options);
-    return status;
+    return options_main(&program, argc, argv, run);
 }

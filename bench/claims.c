@@ -329,8 +329,9 @@ static int evaluate(const struct claims_options *given, const struct claims *cla
     return status;
 }
 
-static int run(const struct claims_options *given, const struct options *options)
+static int run(const void *fields, const struct options *options)
 {
+    const struct claims_options *given = fields;
     char error[512];
     struct claims claims;
     struct table_lines lines = {NULL, 0, 0};
@@ -360,7 +361,6 @@ static int run(const struct claims_options *given, const struct options *options
 int main(int argc, char **argv)
 {
     struct claims_options given;
-    struct options *options;
     const struct option_group group = {
         "Options", claims_table, sizeof claims_table / sizeof *claims_table, &given};
     const struct program program = {
@@ -375,11 +375,5 @@ int main(int argc, char **argv)
         .least_arguments = 0,
         .most_arguments = RECORD_FILES_MAX,
     };
-    int status = options_parse(&options, &program, argc, argv);
-    if (status >= 0)
-        return status;
-    options_next(options);
-    status = run(&given, options);
-    options_free(options);
-    return status;
+    return options_main(&program, argc, argv, run);
 }

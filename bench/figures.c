@@ -88,8 +88,9 @@ static int write_records(const struct options *options, const char *out)
     return status;
 }
 
-static int run(const struct figures_options *given, const struct options *options)
+static int run(const void *fields, const struct options *options)
 {
+    const struct figures_options *given = fields;
     char error[512];
     if (mkdir(given->out, 0777) && errno != EEXIST) {
         snprintf(error, sizeof error, "%s: %s", given->out, strerror(errno));
@@ -107,7 +108,6 @@ static int run(const struct figures_options *given, const struct options *option
 int main(int argc, char **argv)
 {
     struct figures_options given;
-    struct options *options;
     const struct option_group group = {
         "Options", figures_table, sizeof figures_table / sizeof *figures_table, &given};
     const struct program program = {
@@ -121,11 +121,5 @@ int main(int argc, char **argv)
         .least_arguments = 0,
         .most_arguments = RECORD_FILES_MAX,
     };
-    int status = options_parse(&options, &program, argc, argv);
-    if (status >= 0)
-        return status;
-    options_next(options);
-    status = run(&given, options);
-    options_free(options);
-    return status;
+    return options_main(&program, argc, argv, run);
 }

@@ -28,8 +28,10 @@ static const char exit_codes[] = "  0    written\n"
                                  "  2    bad option, folder or file; no page was written\n"
                                  "  3    the page could not be written\n";
 
-static int run(const struct report_options *given, const char *folder)
+static int run(const void *fields, const struct options *options)
 {
+    const struct report_options *given = fields;
+    const char *folder = options_argument(options, 0);
     char error[512], out[4096];
     struct stat about;
     int bad_input = 0;
@@ -47,7 +49,6 @@ static int run(const struct report_options *given, const char *folder)
 int main(int argc, char **argv)
 {
     struct report_options given;
-    struct options *options;
     const struct option_group group = {
         "Options", report_table, sizeof report_table / sizeof *report_table, &given};
     const struct program program = {
@@ -61,11 +62,5 @@ int main(int argc, char **argv)
         .least_arguments = 1,
         .most_arguments = 1,
     };
-    int status = options_parse(&options, &program, argc, argv);
-    if (status >= 0)
-        return status;
-    options_next(options);
-    status = run(&given, options_argument(options, 0));
-    options_free(options);
-    return status;
+    return options_main(&program, argc, argv, run);
 }

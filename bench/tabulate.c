@@ -53,8 +53,9 @@ static int read_records(const struct options *options, json_t *records, char *er
     return 0;
 }
 
-static int run(const struct tabulate_options *given, const struct options *options)
+static int run(const void *fields, const struct options *options)
 {
+    const struct tabulate_options *given = fields;
     char error[512];
     struct table table;
     int failed = 0, status = EXIT_OK;
@@ -80,7 +81,6 @@ static int run(const struct tabulate_options *given, const struct options *optio
 int main(int argc, char **argv)
 {
     struct tabulate_options given;
-    struct options *options;
     const struct option_group group = {
         "Options", tabulate_table, sizeof tabulate_table / sizeof *tabulate_table, &given};
     const struct program program = {
@@ -94,11 +94,5 @@ int main(int argc, char **argv)
         .least_arguments = 1,
         .most_arguments = RECORD_FILES_MAX,
     };
-    int status = options_parse(&options, &program, argc, argv);
-    if (status >= 0)
-        return status;
-    options_next(options);
-    status = run(&given, options);
-    options_free(options);
-    return status;
+    return options_main(&program, argc, argv, run);
 }

@@ -308,3 +308,16 @@ void options_free(struct options *options)
     free(options->absent);
     free(options);
 }
+
+int options_main(const struct program *program, int argc, char *const *argv,
+    int (*run)(const void *fields, const struct options *options))
+{
+    struct options *options;
+    int status = options_parse(&options, program, argc, argv);
+    if (status >= 0)
+        return status;
+    options_next(options);
+    status = run(program->groups[0].fields, options);
+    options_free(options);
+    return status;
+}

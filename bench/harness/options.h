@@ -125,6 +125,11 @@ struct options;
 int options_parse(struct options **out, const struct program *program, int argc, char *const *argv);
 void options_free(struct options *options);
 
+/* The main function of a program of one case: parses, fills the struct of the first group, which
+ * `run` is given, and ends with the status of `run` or of options_parse. */
+int options_main(const struct program *program, int argc, char *const *argv,
+    int (*run)(const void *fields, const struct options *options));
+
 /* How many cases there are, at least 1. */
 int64_t options_cases(const struct options *options);
 

@@ -116,8 +116,7 @@ static void run_host_work(void *argument)
     const struct kernel *kernel = work->operation.launch.kernel;
     const struct dev_team *team = &cuda_of(dev)->team;
     if (dev_status(dev) == DEV_OK) {
-        if (team->pool)
-            pool_enter(team->pool);
+        int token = team->pool ? pool_enter(team->pool) : 0;
         struct trace_span span = {
             dev->config.rank, TRACE_KERNEL, work->stream->name, kernel->name, timing_now_s(), 0};
         if (team->pool)
@@ -125,7 +124,7 @@ static void run_host_work(void *argument)
         kernel->cpu(work->operation.launch.args, team->pool ? team : NULL);
         if (team->pool) {
             pool_end_work(team->pool);
-            pool_leave(team->pool);
+            pool_leave(team->pool, token);
         }
         span.end_s = timing_now_s();
         trace_add_span(dev->config.trace, &span);

@@ -6,6 +6,10 @@
  * execute kernels at any time, a lone kernel gets its whole team, and with many ranks each runs
  * alone.
  *
+ * Where there is a token for each of the cores and the cores are this process's, a token is a core,
+ * and whoever holds it runs there: two kernels never share a core while another is idle. Otherwise
+ * threads run where the system puts them. What takes no token, a copy or an exchange, always does.
+ *
  * Parts are handed out one by one from a counter: a helper may come late or not at all, and results
  * cannot depend on it, because kernels cut their work the same way whoever runs it.
  *
@@ -17,6 +21,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include "device/cores.h"
 #include "device/launch.h"
 #include "probe/timing.h"
 
@@ -27,7 +32,8 @@
 struct token_waiter {
     struct token_waiter *next;
     pthread_cond_t wake;
-    bool granted;
+    pthread_t thread;
+    int token; /* -1 until it is handed over */
 };
 
 /* One team_run whose parts are not all handed out. It lives on the stack of the thread that called.
@@ -44,19 +50,28 @@ struct team_job {
     pthread_cond_t done;
 };
 
+struct helper {
+    struct dev_pool *pool;
+    pthread_t thread;
+    pthread_cond_t wake;
+    bool sleeps;
+    struct helper *next_sleeper;
+};
+
 struct dev_pool {
     int threads, cores;
     pthread_mutex_t lock;
-    int free_tokens;
+    struct cores *own_cores; /* token i is core i; NULL: tokens have no place */
+    int *free_tokens;        /* a stack of free_count */
+    int free_count;
     struct token_waiter *first_waiter, *last_waiter;
     struct team_job *jobs; /* the oldest first */
-    pthread_cond_t helper_wake;
-    int sleeping_helpers;
+    struct helper *sleepers;
     bool stopping;
     atomic_int working;  /* threads that keep a core busy, the spinning ones included */
     atomic_uint changes; /* counts what may give a helper work */
     int helper_count;
-    pthread_t helpers[];
+    struct helper helpers[];
 };
 
 void pool_begin_work(struct dev_pool *pool)
@@ -114,7 +129,7 @@ static bool wants_helper(const struct team_job *job)
 
 static struct team_job *job_wanting_help(struct dev_pool *pool)
 {
-    if (!pool->free_tokens || pool->first_waiter)
+    if (!pool->free_count || pool->first_waiter)
         return NULL;
     for (struct team_job *job = pool->jobs; job; job = job->next) {
         if (wants_helper(job))
@@ -123,51 +138,105 @@ static struct team_job *job_wanting_help(struct dev_pool *pool)
     return NULL;
 }
 
+/* A sleeping helper wakes on the core of a free token, not behind a thread that works. */
+static void wake_helper(struct dev_pool *pool, int token)
+{
+    struct helper *helper = pool->sleepers;
+    pool->sleepers = helper->next_sleeper;
+    helper->sleeps = false;
+    if (pool->own_cores)
+        cores_hold(pool->own_cores, helper->thread, token);
+    pthread_cond_signal(&helper->wake);
+}
+
 static void tell_helpers(struct dev_pool *pool, int wanted)
 {
     atomic_fetch_add_explicit(&pool->changes, 1, memory_order_release);
-    for (int i = 0; i < wanted && i < pool->sleeping_helpers; i++)
-        pthread_cond_signal(&pool->helper_wake);
+    int most = wanted < pool->free_count ? wanted : pool->free_count;
+    for (int i = 0; i < most && pool->sleepers; i++)
+        wake_helper(pool, pool->free_tokens[i]);
 }
 
-static void return_token(struct dev_pool *pool)
+/* A free token, by preference that of the core which the calling thread is on. */
+static int take_token(struct dev_pool *pool)
+{
+    int last = --pool->free_count, token = pool->free_tokens[last];
+    int here = pool->own_cores ? cores_here(pool->own_cores) : -1;
+    for (int i = 0; i < last && here >= 0 && token != here; i++) {
+        if (pool->free_tokens[i] == here) {
+            pool->free_tokens[i] = token;
+            token = here;
+        }
+    }
+    return token;
+}
+
+/* A thread that sleeps is held before it is woken: then it wakes in its place. */
+static void hand_over(struct dev_pool *pool, struct token_waiter *waiter, int token)
+{
+    if (pool->own_cores)
+        cores_hold(pool->own_cores, waiter->thread, token);
+    waiter->token = token;
+    pthread_cond_signal(&waiter->wake);
+}
+
+static void return_token(struct dev_pool *pool, int token)
 {
     struct token_waiter *waiter = pool->first_waiter;
     if (waiter) {
         pool->first_waiter = waiter->next;
-        waiter->granted = true;
-        pthread_cond_signal(&waiter->wake);
+        hand_over(pool, waiter, token);
         return;
     }
-    pool->free_tokens++;
+    pool->free_tokens[pool->free_count++] = token;
     if (job_wanting_help(pool))
         tell_helpers(pool, 1);
 }
 
-void pool_enter(struct dev_pool *pool)
+static int wait_for_token(struct dev_pool *pool)
 {
-    pthread_mutex_lock(&pool->lock);
-    if (pool->free_tokens && !pool->first_waiter) {
-        pool->free_tokens--;
-    } else {
-        struct token_waiter self = {.wake = PTHREAD_COND_INITIALIZER};
-        if (pool->first_waiter)
-            pool->last_waiter->next = &self;
-        else
-            pool->first_waiter = &self;
-        pool->last_waiter = &self;
-        while (!self.granted)
-            pthread_cond_wait(&self.wake, &pool->lock);
-        pthread_cond_destroy(&self.wake);
-    }
-    pthread_mutex_unlock(&pool->lock);
+    struct token_waiter self = {
+        .wake = PTHREAD_COND_INITIALIZER, .thread = pthread_self(), .token = -1};
+    if (pool->first_waiter)
+        pool->last_waiter->next = &self;
+    else
+        pool->first_waiter = &self;
+    pool->last_waiter = &self;
+    while (self.token < 0)
+        pthread_cond_wait(&self.wake, &pool->lock);
+    pthread_cond_destroy(&self.wake);
+    return self.token;
 }
 
-void pool_leave(struct dev_pool *pool)
+static void hold_self(struct dev_pool *pool, int token)
+{
+    if (pool->own_cores)
+        cores_hold(pool->own_cores, pthread_self(), token);
+}
+
+static void let_self_go(struct dev_pool *pool)
+{
+    if (pool->own_cores)
+        cores_let_go(pool->own_cores, pthread_self());
+}
+
+int pool_enter(struct dev_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    return_token(pool);
+    bool free_now = pool->free_count && !pool->first_waiter;
+    int token = free_now ? take_token(pool) : wait_for_token(pool);
     pthread_mutex_unlock(&pool->lock);
+    if (free_now)
+        hold_self(pool, token);
+    return token;
+}
+
+void pool_leave(struct dev_pool *pool, int token)
+{
+    pthread_mutex_lock(&pool->lock);
+    return_token(pool, token);
+    pthread_mutex_unlock(&pool->lock);
+    let_self_go(pool);
 }
 
 /* ---- teams ----------------------------------------------------------------------------------- */
@@ -249,16 +318,18 @@ void team_run(const struct dev_team *team, int parts,
 
 static void help(struct dev_pool *pool, struct team_job *job)
 {
-    pool->free_tokens--;
+    int token = take_token(pool);
     atomic_fetch_add_explicit(&job->helpers, 1, memory_order_relaxed);
     pthread_mutex_unlock(&pool->lock);
+    hold_self(pool, token);
     pool_begin_work(pool);
     run_parts(job);
     pool_end_work(pool);
+    let_self_go(pool);
     pthread_mutex_lock(&pool->lock);
     if (atomic_fetch_sub_explicit(&job->helpers, 1, memory_order_release) == 1 && job->owner_sleeps)
         pthread_cond_signal(&job->done);
-    return_token(pool);
+    return_token(pool, token);
 }
 
 /* Looks for a change without the lock for a short time. */
@@ -272,9 +343,20 @@ static void spin_for_change(struct dev_pool *pool, unsigned seen)
     pool_spin_end(&spin);
 }
 
+static void sleep_till_told(struct helper *helper)
+{
+    struct dev_pool *pool = helper->pool;
+    helper->sleeps = true;
+    helper->next_sleeper = pool->sleepers;
+    pool->sleepers = helper;
+    while (helper->sleeps)
+        pthread_cond_wait(&helper->wake, &pool->lock);
+}
+
 static void *helper_main(void *argument)
 {
-    struct dev_pool *pool = argument;
+    struct helper *helper = argument;
+    struct dev_pool *pool = helper->pool;
     bool worked = false;
     pthread_mutex_lock(&pool->lock);
     while (!pool->stopping) {
@@ -292,9 +374,7 @@ static void *helper_main(void *argument)
             pthread_mutex_lock(&pool->lock);
             continue;
         }
-        pool->sleeping_helpers++;
-        pthread_cond_wait(&pool->helper_wake, &pool->lock);
-        pool->sleeping_helpers--;
+        sleep_till_told(helper);
         worked = true;
     }
     pthread_mutex_unlock(&pool->lock);
@@ -303,21 +383,52 @@ static void *helper_main(void *argument)
 
 /* ---- the pool -------------------------------------------------------------------------------- */
 
+/* The cores where each is a token and none is shared with another process of the job. */
+static struct cores *open_own_cores(int threads)
+{
+    struct cores *cores = threads > 1 && threads == launch_cpus() ? cores_open() : NULL;
+    if (cores && cores_count(cores) == threads)
+        return cores;
+    cores_close(cores);
+    return NULL;
+}
+
+static bool start_helper(struct dev_pool *pool, struct helper *helper)
+{
+    helper->pool = pool;
+    pthread_cond_init(&helper->wake, NULL);
+    /* Its thread is read by whoever wakes it, under the lock. */
+    pthread_mutex_lock(&pool->lock);
+    bool started = !pthread_create(&helper->thread, NULL, helper_main, helper);
+    pthread_mutex_unlock(&pool->lock);
+    if (!started)
+        pthread_cond_destroy(&helper->wake);
+    return started;
+}
+
 struct dev_pool *dev_pool_create(int threads)
 {
     if (threads < 1)
         return NULL;
     size_t helpers = (size_t)threads - 1;
     struct dev_pool *pool = calloc(1, sizeof *pool + helpers * sizeof *pool->helpers);
-    if (!pool)
+    int *tokens = calloc((size_t)threads, sizeof *tokens);
+    if (!pool || !tokens) {
+        free(pool);
+        free(tokens);
         return NULL;
+    }
     pool->threads = threads;
     pool->cores = launch_cpus();
-    pool->free_tokens = threads;
+    pool->own_cores = open_own_cores(threads);
+    pool->free_tokens = tokens;
+    while (pool->free_count < threads) {
+        tokens[pool->free_count] = pool->free_count;
+        pool->free_count++;
+    }
     pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->helper_wake, NULL);
     while (pool->helper_count < threads - 1) {
-        if (pthread_create(&pool->helpers[pool->helper_count], NULL, helper_main, pool)) {
+        if (!start_helper(pool, &pool->helpers[pool->helper_count])) {
             dev_pool_free(pool);
             return NULL;
         }
@@ -332,13 +443,15 @@ void dev_pool_free(struct dev_pool *pool)
         return;
     pthread_mutex_lock(&pool->lock);
     pool->stopping = true;
-    tell_helpers(pool, pool->helper_count);
-    pthread_cond_broadcast(&pool->helper_wake);
+    tell_helpers(pool, pool->helper_count); /* no kernel runs: all tokens are free */
     pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; i < pool->helper_count; i++)
-        pthread_join(pool->helpers[i], NULL);
-    pthread_cond_destroy(&pool->helper_wake);
+    for (int i = 0; i < pool->helper_count; i++) {
+        pthread_join(pool->helpers[i].thread, NULL);
+        pthread_cond_destroy(&pool->helpers[i].wake);
+    }
     pthread_mutex_destroy(&pool->lock);
+    cores_close(pool->own_cores);
+    free(pool->free_tokens);
     free(pool);
 }
 
@@ -352,9 +465,9 @@ void dev_pool_run(struct dev_pool *pool, int width,
 {
     int size = width < 1 ? 1 : width;
     struct dev_team team = {pool, size < pool->threads ? size : pool->threads};
-    pool_enter(pool);
+    int token = pool_enter(pool);
     pool_begin_work(pool);
     body(context, &team);
     pool_end_work(pool);
-    pool_leave(pool);
+    pool_leave(pool, token);
 }

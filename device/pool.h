@@ -9,9 +9,9 @@ struct dev_team {
 };
 
 /* Takes one of the pool's tokens for the calling thread, first come, first served; gives it back. A
- * thread runs a kernel only while it holds one. */
-void pool_enter(struct dev_pool *pool);
-void pool_leave(struct dev_pool *pool);
+ * thread runs a kernel only while it holds one, and where tokens are cores, on that core. */
+int pool_enter(struct dev_pool *pool);
+void pool_leave(struct dev_pool *pool, int token);
 
 /* The calling thread begins or ends work that needs a core (a kernel, a copy). */
 void pool_begin_work(struct dev_pool *pool);

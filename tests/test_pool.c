@@ -1,5 +1,6 @@
 /* The threads that run kernels: every part once, never more threads than tokens, and a second
  * thread that is worth having. */
+#include <sched.h>
 #include <stdatomic.h>
 #include "probe/host.h"
 #include "tests/device_case.h"
@@ -168,8 +169,105 @@ static void test_shares(void)
     dev_pool_free(config.device.pool);
 }
 
-/* ---- a second thread is worth having
- * ------------------------------------------------------------- */
+/* ---- places ---------------------------------------------------------------------------------- */
+
+enum { MOST_CORES = 1024 };
+
+/* What threads that run kernels saw of themselves. */
+struct places {
+    cpu_set_t all;
+    atomic_int users[MOST_CORES];
+    atomic_int shared, loose;
+    atomic_int runs;
+};
+
+/* Held to one core, which no other kernel's thread is on. */
+static void place_part(void *context, int index, int parts)
+{
+    struct places *places = context;
+    cpu_set_t mine;
+    (void)parts;
+    if (sched_getaffinity(0, sizeof mine, &mine) || CPU_COUNT(&mine) != 1) {
+        atomic_fetch_add(&places->loose, 1);
+    } else {
+        int core = sched_getcpu();
+        if (atomic_fetch_add(&places->users[core], 1))
+            atomic_fetch_add(&places->shared, 1);
+        sleep_s(10e-6 * (index % 5));
+        atomic_fetch_sub(&places->users[core], 1);
+    }
+    atomic_fetch_add(&places->runs, 1);
+}
+
+struct place_args {
+    struct places *places;
+};
+
+static void place_cpu(const void *args, const struct dev_team *team)
+{
+    const struct place_args *it = args;
+    team_run(team, 5, place_part, it->places);
+}
+
+static void see_place_outside(void *context)
+{
+    struct places *places = context;
+    cpu_set_t mine;
+    if (sched_getaffinity(0, sizeof mine, &mine) || !CPU_EQUAL(&mine, &places->all))
+        atomic_fetch_add(&places->loose, 1);
+}
+
+static int launch_places(struct rank *rank, void *context)
+{
+    static const char *const names[STREAMS] = {"a", "b", "c"};
+    static const struct kernel kernel = {.name = "place", .cpu = place_cpu};
+    struct place_args args = {context};
+    for (int i = 0; i < LAUNCHES; i++) {
+        for (int s = 0; s < STREAMS; s++)
+            dev_launch(dev_stream(rank->dev, names[s]), &kernel, &args, sizeof args);
+    }
+    return dev_sync(rank->dev) == DEV_OK ? 0 : -1;
+}
+
+static void run_place(void *context, const struct dev_team *team)
+{
+    team_run(team, 5, place_part, context);
+}
+
+/* A token for each core: tokens are cores. */
+static void test_places(void)
+{
+    static struct places places;
+    if (sched_getaffinity(0, sizeof places.all, &places.all) || host_cpus() < 2 ||
+        CPU_COUNT(&places.all) != host_cpus()) {
+        tap_skip("one core, or a part of some", "a kernel has a core to itself");
+        return;
+    }
+    struct ranks_failure failure;
+    struct ranks_config config = {.count = RANKS};
+    config.device.pool = dev_pool_create(host_cpus());
+    config.device.kernel_threads = 2;
+    int result = ranks_run(&config, launch_places, &places, &failure);
+    for (int i = 0; i < 50; i++)
+        dev_pool_run(config.device.pool, host_cpus(), run_place, &places);
+    int loose = atomic_load(&places.loose), shared = atomic_load(&places.shared);
+    tap_ok(result == 0 && !loose && !shared &&
+               atomic_load(&places.runs) == RANKS * STREAMS * LAUNCHES * 5 + 50 * 5,
+        "with a token for each core a kernel's threads have a core each: %d shared, %d anywhere",
+        shared, loose);
+    see_place_outside(&places);
+    tap_ok(!atomic_load(&places.loose), "and may run anywhere when it is over");
+    dev_pool_free(config.device.pool);
+    config.device.pool = dev_pool_create(host_cpus() + 1);
+    atomic_store(&places.loose, 0);
+    atomic_store(&places.runs, 0);
+    dev_pool_run(config.device.pool, 1, run_place, &places);
+    tap_ok(atomic_load(&places.loose) == 5 && atomic_load(&places.runs) == 5,
+        "where tokens and cores differ in number, the system places the threads");
+    dev_pool_free(config.device.pool);
+}
+
+/* ---- a second thread is worth having ----------------------------------------------------------- */
 
 enum { SPIN_PARTS = 16 };
 
@@ -229,6 +327,7 @@ int main(void)
     test_many_small_runs();
     test_tokens();
     test_shares();
+    test_places();
     test_scaling();
     return tap_done();
 }

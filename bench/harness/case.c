@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "bench/harness/dump.h"
 #include "bench/harness/gpu.h"
 #include "bench/harness/interrupt.h"
 #include "bench/harness/job.h"
@@ -406,7 +407,7 @@ int case_setup(struct case_options *options, struct options *parsed)
     if (status < 0)
         status = setup_writable(parsed, "trace", options->trace);
     if (status < 0)
-        status = setup_writable(parsed, "dump", options->dump);
+        status = dump_check(parsed, "dump", options->dump);
     if (status < 0 && options->json && options->trace && !strcmp(options->json, options->trace))
         status = options_refuse(parsed, "trace", "%s is the file of --json", options->trace);
     if (status < 0)

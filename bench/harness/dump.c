@@ -1,8 +1,12 @@
 #include "bench/harness/dump.h"
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+#include "device/launch.h"
 
 #define PATH_SIZE 4096
 
@@ -12,6 +16,38 @@ int dump_folder(const char *dir, char *error, int size)
         return 0;
     snprintf(error, (size_t)size, "%s: %s", dir, strerror(errno));
     return -1;
+}
+
+static int try_folder(const char *dir, char *error, int size)
+{
+    char path[PATH_SIZE];
+    bool made = mkdir(dir, 0777) == 0;
+    int file = -1;
+    if (!made && errno != EEXIST) {
+        snprintf(error, (size_t)size, "%s: %s", dir, strerror(errno));
+        return -1;
+    }
+    if (snprintf(path, sizeof path, "%s/trial-XXXXXX", dir) < PATH_SIZE)
+        file = mkstemp(path);
+    else
+        errno = ENAMETOOLONG;
+    if (file < 0) {
+        snprintf(error, (size_t)size, "%s: no file can be written there: %s", dir, strerror(errno));
+    } else {
+        close(file);
+        unlink(path);
+    }
+    if (made)
+        rmdir(dir);
+    return file < 0 ? -1 : 0;
+}
+
+int dump_check(const struct options *options, const char *name, const char *dir)
+{
+    char error[PATH_SIZE + 80];
+    if (!dir || !launch_is_main() || !try_folder(dir, error, sizeof error))
+        return -1;
+    return options_refuse(options, name, "%s", error);
 }
 
 int dump_tensor(const char *dir, const char *name, enum npy_type type, int dims,

@@ -162,7 +162,7 @@ static const struct option run_options[] = {
         .at = AT(text),
         .argument = "FILE",
         .default_note = "the project's own documents",
-        .help = "what is learnt, byte by byte"},
+        .help = "what is learnt, byte by byte: a file or a pipe, of at most 1 GiB"},
     COUNT("report", report, "N", "50", 1, INT64_C(1) << 30, "a line every so many steps"),
     {.name = "explain",
         .kind = OPTION_FLAG,

@@ -6,31 +6,51 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "device/profiles_folder.h"
 #include "probe/seed.h"
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* 0; -1 with errno, EFBIG for what is longer than a text may be. */
 static int append(struct train_text *text, FILE *from)
 {
-    enum { BLOCK = 1 << 16 };
-    for (;;) {
-        unsigned char *more = realloc(text->bytes, (size_t)text->count + BLOCK);
+    enum { LEAST = 1 << 16 };
+    while (text->count <= TRAIN_TEXT_MAX_BYTES) {
+        int64_t block = text->count > LEAST ? text->count : LEAST;
+        if (block > TRAIN_TEXT_MAX_BYTES + 1 - text->count)
+            block = TRAIN_TEXT_MAX_BYTES + 1 - text->count;
+        unsigned char *more = realloc(text->bytes, (size_t)(text->count + block));
         if (!more)
             return -1;
         text->bytes = more;
-        size_t got = fread(text->bytes + text->count, 1, BLOCK, from);
-        text->count += (int64_t)got;
-        if (got < BLOCK)
+        int64_t got = (int64_t)fread(text->bytes + text->count, 1, (size_t)block, from);
+        text->count += got;
+        if (got < block)
             return ferror(from) ? -1 : 0;
     }
+    errno = EFBIG;
+    return -1;
+}
+
+/* A pipe may be read too; it ends when its writer does. A device may have no end. */
+static bool is_text(FILE *from)
+{
+    struct stat facts;
+    return fstat(fileno(from), &facts) == 0 && (S_ISREG(facts.st_mode) || S_ISFIFO(facts.st_mode));
 }
 
 static int read_file(struct train_text *text, const char *file, char *error, int size)
 {
     FILE *from = fopen(file, "rb");
-    int status = from ? append(text, from) : -1;
-    if (status)
+    bool readable = from && is_text(from);
+    int status = readable ? append(text, from) : -1;
+    if (from && !readable)
+        snprintf(error, (size_t)size, "%s is neither a file nor a pipe", file);
+    else if (status && errno == EFBIG)
+        snprintf(error, (size_t)size, "%s has more than %lld bytes, allowed at most that", file,
+            (long long)TRAIN_TEXT_MAX_BYTES);
+    else if (status)
         snprintf(error, (size_t)size, "%s: %s", file, strerror(errno ? errno : ENOMEM));
     if (from)
         fclose(from);

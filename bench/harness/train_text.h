@@ -3,6 +3,7 @@
 #include <stdint.h>
 
 #define TRAIN_VOCAB 256
+#define TRAIN_TEXT_MAX_BYTES (INT64_C(1) << 30)
 
 struct train_text {
     unsigned char *bytes; /* owned */
@@ -10,7 +11,8 @@ struct train_text {
 };
 
 /* One file, or with NULL the project's own documents, one after the other. 0, or -1 with a message:
- * no such file, unreadable, fewer than `least` bytes. */
+ * no such file, unreadable, neither a file nor a pipe, fewer than `least` bytes or more than
+ * TRAIN_TEXT_MAX_BYTES. */
 int train_text_read(
     struct train_text *text, const char *file, int64_t least, char *error, int size);
 void train_text_free(struct train_text *text);

@@ -210,6 +210,8 @@ static int check_all(struct program_state *p)
     }
     if (status < 0)
         status = check_choice(p, runs);
+    if (status < 0)
+        status = dump_check(p->options, "dump-routes", p->line.dump_routes);
     options_rewind(p->options);
     if (status < 0 && !case_simulates(&p->common) &&
         train_text_read(&p->text, p->line.text, p->line.length + 2, error, sizeof error))
@@ -248,7 +250,7 @@ static enum verdict compare(struct program_state *p, const struct train_run *run
 {
     char text[160];
     const char *against = composition_names[p->first_composition];
-    if (!p->has_first || case_simulates(&p->common))
+    if (!p->has_first || case_simulates(&p->common) || run->reached < run->steps)
         return VERDICT_OFF;
     bool differs = train_run_difference(&p->first, run, text, sizeof text);
     if (p->line.explain)
@@ -264,14 +266,15 @@ static enum verdict compare(struct program_state *p, const struct train_run *run
     return differs ? VERDICT_MISMATCH : VERDICT_BITWISE;
 }
 
-static void write_routes(struct program_state *p, const struct model_shape *shape, int32_t *routes)
+static void write_routes(struct program_state *p, const struct train_run *run)
 {
+    const struct model_shape *shape = run->shape;
     char path[1100], error[1300];
     int64_t dims[] = {
-        p->line.steps, shape->layers, shape->layout.ranks, model_tokens(shape), shape->topk};
+        run->reached, shape->layers, shape->layout.ranks, model_tokens(shape), shape->topk};
     snprintf(path, sizeof path, "%s/routes.npy", p->line.dump_routes);
     if (dump_folder(p->line.dump_routes, error, sizeof error) ||
-        npy_write(path, NPY_I32, 5, dims, routes, error, sizeof error)) {
+        npy_write(path, NPY_I32, 5, dims, run->routes, error, sizeof error)) {
         fprintf(stderr, "train: %s\n", error);
         p->failed_environment = true;
         return;
@@ -316,7 +319,7 @@ static void train(struct program_state *p, const struct model_options *options,
         train_report_print(&p->report, run, result);
     }
     if (result->status == CASE_OK && run->routes)
-        write_routes(p, run->shape, run->routes);
+        write_routes(p, run);
     int status = report_exit_status(&p->common, result);
     if (p->common.json && train_report_record(&p->report, run, options, result))
         p->failed_environment = true;
@@ -412,7 +415,7 @@ static int run_all(struct program_state *p)
     if (p->common.device_kind == DEV_CPU)
         p->report.gemm_flops_per_s = gemm_rate_flops_per_s(pool);
     options_rewind(p->options);
-    while (launch_all(!interrupt_seen()) && options_next(p->options))
+    while (!interrupt_agreed() && options_next(p->options))
         if (!left_out(p))
             run_case(p, pool);
     dev_pool_free(pool);
@@ -420,6 +423,8 @@ static int run_all(struct program_state *p)
         fputs("train: the output could not be written\n", stderr);
         p->failed_environment = true;
     }
+    if (interrupt_seen() && launch_is_main())
+        fputs("train: interrupted; what was reached is printed and recorded\n", stderr);
     return interrupt_seen()        ? EXIT_INTERRUPTED
            : p->failed_check       ? EXIT_FAILED_CHECK
            : p->failed_environment ? EXIT_ENVIRONMENT

@@ -107,7 +107,7 @@ void guard_start(const char *program)
     pid_t pid = fork();
     if (pid > 0) {
         child = pid;
-        prctl(PR_SET_PDEATHSIG, SIGTERM); /* the launcher's end */
+        prctl(PR_SET_PDEATHSIG, SIGHUP);  /* the launcher's end, which no rank outlives */
         prctl(PR_SET_NAME, "rank guard"); /* so that what is meant for ranks goes to them */
         _exit(await(program));
     }

@@ -264,6 +264,15 @@ sub test_faults {
     }
 }
 
+# The processes of a program's ranks: children of one with the same command line.
+sub ranks_of {
+    my ($program, $mark) = @_;
+    my %parent = map { /^\s*(\d+)\s+(\d+)/ ? ($1, $2) : () }
+        grep { /\/$program .*\Q$mark\E/ && !/timeout/ && !/mpirun|mpiexec/ }
+        split /\n/, `ps -eo pid,ppid,args`;
+    return sort { $a <=> $b } grep { exists $parent{$parent{$_}} } keys %parent;
+}
+
 # A rank is killed while records are written: whole lines only.
 sub test_killed_program {
     my $json = "$dir/killed-$name";
@@ -278,10 +287,7 @@ sub test_killed_program {
         last if -s $json;
         sleep 0.1;
     }
-    # A rank's process is the child of one with the same command line.
-    my %parent = map { /^\s*(\d+)\s+(\d+)/ ? ($1, $2) : () }
-        grep { /\/vocab .*\Q$mark\E/ && !/timeout/ && !/mpirun|mpiexec/ } split /\n/, `ps -eo pid,ppid,args`;
-    my @ranks = sort { $a <=> $b } grep { exists $parent{$parent{$_}} } keys %parent;
+    my @ranks = ranks_of('vocab', $mark);
     kill 'KILL', $ranks[1] if @ranks == 3;
     waitpid $pid, 0;
     my $status = $? >> 8 || $? & 127;
@@ -292,6 +298,31 @@ sub test_killed_program {
             && $text =~ /vocab: rank \d on \S+ was killed by signal 9 .*phase: (\S+, case \d+|between two cases)/,
         "$name: a killed rank is named with its phase, records are whole lines",
         "exit $status, ranks @ranks\n$text$found");
+}
+
+# One process is told to end: all leave after the same step, with what was reached.
+sub test_interrupted {
+    my ($json, $said) = ("$dir/interrupted-$name", "$dir/interrupted-$name.text");
+    my $mark = "--seed 78$$";
+    my $pid = fork // die "fork: $!";
+    if (!$pid) {
+        my $case = $cases{train} =~ s/--composition \S+ --steps 3/--composition composed --steps 10000000/r;
+        exec "timeout -k 5 60 $launcher -np 3 $programs/train $case $mark --json $json >$said 2>&1";
+    }
+    for (1 .. 300) {
+        last if slurp($said) =~ /^  step +1 /m;
+        sleep 0.1;
+    }
+    my @ranks = ranks_of('train', $mark);
+    kill 'TERM', $ranks[1] if @ranks == 3;
+    waitpid $pid, 0;
+    my $status = $? >> 8 || $? & 127;
+    my ($text, $record, $found) = (slurp($said), slurp($json), left_behind($mark));
+    my ($reached) = $text =~ /interrupted after step (\d+) of 10000000/;
+    ok(@ranks == 3 && $status != 0 && $reached && $record =~ /^\{.*"stopped_by":"interrupt".*\}\n\z/
+            && $found eq '' && $text =~ /train: interrupted/,
+        "$name: a process that is told to end ends all of them after a step, with a whole record",
+        "exit $status, ranks @ranks\n$text$record$found");
 }
 
 # ---- two hosts
@@ -374,6 +405,7 @@ for my $library (@libraries) {
     test_launch();
     test_faults($all);
     test_killed_program();
+    test_interrupted();
 }
 my $why = @libraries ? make_hosts() : 'no MPI in this build';
 if ($why && $why ne 'slow') {

@@ -115,7 +115,46 @@ ok "a model's file of fewer tokens than bytes have is refused" $?
 ok "a model's file of more experts of a token than a router chooses is refused" $?
 printf short >"$scratch/short"
 refused text 'has 5 bytes, allowed at least 34' --ranks 1 --text "$scratch/short"
+refused text 'is neither a file nor a pipe' --ranks 1 --text /dev/zero
+refused text 'is neither a file nor a pipe' --ranks 1 --text "$scratch"
+mkfifo "$scratch/endless"
+yes >"$scratch/endless" 2>/dev/null &
+refused text 'has more than 1073741824 bytes' --ranks 1 --text "$scratch/endless"
+"$train" "${small[@]}" --steps 1 --ranks 1 --composition composed --text <(cat LICENSE) >"$scratch/out" 2>"$scratch/err"
+ok 'a text is read from a pipe' $?
+refused dump-routes 'Not a directory' --ranks 1 --dump-routes "$scratch/short/routes"
+refused dump-routes 'no file can be written there: Not a directory' --ranks 1 --dump-routes "$scratch/short"
+refused dump-routes 'No such file' --ranks 1 --dump-routes "$scratch/none/routes"
+refused tile 'allowed a multiple' --ranks 1 --tile 8 --dump-routes "$scratch/new" && [ ! -e "$scratch/new" ]
+ok 'a refusal leaves no folder behind' $?
 
+# ---- interrupts ----
+
+# The running step is the last one: its losses, its weights, its choices, its trace.
+set -m # so that the job does not ignore Ctrl-C
+for signal in INT TERM; do
+    "$train" "${small[@]}" --steps 10000000 --report 1 --ranks 2 --text LICENSE --composition composed --json "$scratch/i.jsonl" \
+        --dump-routes "$scratch/stopped-$signal" --trace "$scratch/stopped.json" >"$scratch/out" 2>"$scratch/err" &
+    for ((wait = 0; wait < 600; wait++)); do
+        ! grep -q '^  step      2' "$scratch/out" || break
+        sleep 0.1
+    done
+    kill "-$signal" $!
+    wait $!
+    [ $? -eq 130 ] && reached=$(sed -n 's/^  interrupted after step \([0-9]*\) of 10000000$/\1/p' "$scratch/out") &&
+        [ "$(grep -c '^  step ' "$scratch/out")" = "$reached" ] && grep -q 'train: interrupted' "$scratch/err" &&
+        [ "$(grep -c '"name":"attention"' "$scratch/stopped.json")" -eq 2 ] &&
+        head -c 128 "$scratch/stopped-$signal/routes.npy" | grep -a -q "'shape': ($reached, 1, 2, 64, 2)"
+    ok "SIG$signal: all that was reached, exit 130" $?
+    tail -n 1 "$scratch/i.jsonl" >"$scratch/last.jsonl"
+    # The same as that many steps.
+    "$train" "${small[@]}" --steps "$reached" --ranks 2 --text LICENSE --composition composed --json "$scratch/last.jsonl" \
+        >"$scratch/out" 2>"$scratch/err" &&
+        [ "$(grep -c '"stopped_by":"interrupt"' "$scratch/last.jsonl")" -eq 1 ] && [ "$(wc -l <"$scratch/last.jsonl")" -eq 2 ] &&
+        [ "$(grep -o '"digest":"[0-9a-f]*"' "$scratch/last.jsonl" | sort -u | wc -l)" -eq 2 ]
+    ok "SIG$signal: a whole record, with the digests of that many steps" $?
+done
+set +m
 
 # ---- the simulated device ----
 

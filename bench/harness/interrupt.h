@@ -1,7 +1,13 @@
-/* Ctrl-C: the case that is running is finished with what it has, its line is kept, nothing more is
- * started. A second Ctrl-C ends the program at once. */
+/* Ctrl-C (SIGINT) and SIGTERM: the case that is running ends after the pass or step that is under
+ * way, its line and its record are kept, nothing more is started. The second of a kind ends the
+ * program at once. */
 #pragma once
 #include <stdbool.h>
 
 void interrupt_install(void);
+
+/* Whether this process has seen one. Ranks that are to leave together tell each other. */
 bool interrupt_seen(void);
+
+/* Whether any process has (device/launch.h); collective over them. All have, from then on. */
+bool interrupt_agreed(void);

@@ -254,7 +254,7 @@ static void clear_progress(struct report *report)
 
 bool report_next(struct report *report)
 {
-    if (!launch_all(!interrupt_seen()) || !options_next(report->options))
+    if (interrupt_agreed() || !options_next(report->options))
         return false;
     gpu_case(report->common, report->options);
     report->started++;

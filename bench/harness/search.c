@@ -74,7 +74,7 @@ static int try(struct search *s, int64_t multiple)
 static int narrow(struct search *s, int64_t first, int64_t most)
 {
     int status = try(s, first);
-    while (!status && !interrupt_seen() && s->fails - s->fits > 1 &&
+    while (!status && !interrupt_agreed() && s->fails - s->fits > 1 &&
            (s->result->status == CASE_OK || s->result->status == CASE_OOM)) {
         int64_t next = s->fails == INT64_MAX ? 2 * s->fits
                        : s->fits == 0        ? s->fails / 2
@@ -128,7 +128,7 @@ int search_run(const struct case_options *common, struct options *options, struc
     int status = narrow(&s, first < 1 ? 1 : first, most / step_of(common));
     bool answered = result->status == CASE_OK || result->status == CASE_OOM;
     bool found = s.fails - s.fits == 1 || s.fits == most / step_of(common);
-    if (!status && answered && interrupt_seen() && !found) {
+    if (!status && answered && !found && interrupt_agreed()) {
         case_result_skip(result, "interrupted while searching: %s %lld fits", common->search,
             (long long)(s.fits * step_of(common)));
         return 0;

@@ -44,16 +44,16 @@ void train_report_close(struct train_report *report)
 static double median_s(const struct train_run *run)
 {
     struct timing_summary summary;
-    timing_summarise(run->seconds, (int)run->steps, &summary);
+    timing_summarise(run->seconds, (int)run->reached, &summary);
     return summary.median_s;
 }
 
 /* Of the last tenth of the steps. */
 static double last_loss(const struct train_run *run)
 {
-    int64_t count = run->steps / 10 ? run->steps / 10 : 1;
+    int64_t count = run->reached / 10 ? run->reached / 10 : 1;
     double sum = 0;
-    for (int64_t i = run->steps - count; i < run->steps; i++)
+    for (int64_t i = run->reached - count; i < run->reached; i++)
         sum += run->loss[i];
     return sum / (double)count;
 }
@@ -105,7 +105,7 @@ int train_report_fill(const struct train_report *report, const struct train_run 
         .min_samples = steps, .max_samples = steps, .max_time_s = 1e9};
     if (timing_init(&result->time, &protocol))
         return -1;
-    for (int i = 0; i < steps; i++)
+    for (int64_t i = 0; i < run->reached; i++)
         timing_add(&result->time, run->seconds[i]);
     result->simulated = case_simulates(report->common);
     result->work = tokens_per_step(run->shape);
@@ -242,6 +242,9 @@ void train_report_print(const struct train_report *report, const struct train_ru
         printf("    %s\n", result->reason);
         return;
     }
+    if (run->reached < run->steps)
+        printf("  interrupted after step %lld of %lld\n", (long long)run->reached,
+            (long long)run->steps);
     if (result->simulated)
         print_range(run, result);
     else

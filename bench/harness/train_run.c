@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "bench/harness/interrupt.h"
 #include "bench/harness/job.h"
 #include "device/launch.h"
 #include "device/sim_alike.h"
@@ -35,6 +36,8 @@ struct on_rank {
     int64_t *targets; /* [N] */
     int32_t *routing; /* of a simulated device */
     double *seconds;  /* [steps], its own */
+    int64_t reached;  /* steps that were done */
+    bool interrupted; /* on some rank, as all have heard */
 };
 
 /* The tokens of a step, or on a device that would not look at them the routing. 0, or -1 when
@@ -72,6 +75,7 @@ static void keep_routes(struct on_rank *r, int64_t step)
 struct times {
     double step_s, flops;
     double machine_s[DEV_MACHINES_MAX]; /* of a simulated device */
+    int64_t interrupted;                /* this rank's process has seen a signal */
 };
 
 /* The time, and the work, since what is in `times`. */
@@ -84,11 +88,15 @@ static void read_clocks(const struct rank *rank, struct times *times)
         times->machine_s[m] = dev_clock_on_s(rank->dev, m) - times->machine_s[m];
 }
 
-/* The slowest rank's, into the run and the result. 0, or -1. */
-static int note_times(struct on_rank *r, int64_t step, const struct times *mine)
+/* The slowest rank's, into the run and the result; and whether to go on, which all ranks hear with
+ * the same message and so decide alike. 0, or -1. */
+static int note_times(struct on_rank *r, int64_t step, struct times *mine)
 {
     struct times *all = calloc((size_t)r->rank->count, sizeof *all);
+    mine->interrupted = interrupt_seen();
     int status = all ? comm_host_all_gather(r->rank->comm, mine, all, sizeof *all) : -1;
+    for (int rank = 0; status == 0 && rank < r->rank->count; rank++)
+        r->interrupted |= all[rank].interrupted != 0;
     if (status == 0 && r->rank->index == 0) {
         struct times most = all[0];
         for (int rank = 1; rank < r->rank->count; rank++) {
@@ -107,11 +115,11 @@ static int note_times(struct on_rank *r, int64_t step, const struct times *mine)
     return status;
 }
 
-/* A trace is of the last step alone. */
-static int clear_trace(struct on_rank *r, int64_t step)
+/* A trace is of the last step alone, and any may be the last. */
+static int clear_trace(struct on_rank *r)
 {
     struct trace *trace = r->run->ranks->device.trace;
-    if (!trace || step + 1 < r->run->steps)
+    if (!trace)
         return 0;
     if (dev_sync(r->rank->dev) != DEV_OK || comm_barrier(r->rank->comm))
         return -1;
@@ -123,7 +131,7 @@ static int clear_trace(struct on_rank *r, int64_t step)
 static int train(struct on_rank *r)
 {
     struct device *dev = r->rank->dev;
-    for (int64_t step = 0; step < r->run->steps; step++) {
+    for (int64_t step = 0; step < r->run->steps && !r->interrupted; step++) {
         struct times times = {0};
         double loss;
         if (load_step(r, step)) {
@@ -133,7 +141,7 @@ static int train(struct on_rank *r)
         if (r->rank->index % launch_ranks_per_process() == 0)
             launch_phase("%s, step %lld", r->run->name, (long long)step + 1);
         comm_traffic_reset(r->rank->comm);
-        if (clear_trace(r, step) || comm_barrier(r->rank->comm))
+        if (clear_trace(r) || comm_barrier(r->rank->comm))
             return -1;
         read_clocks(r->rank, &times);
         if (model_step(&r->model, r->tokens, r->targets, &loss) != DEV_OK)
@@ -150,7 +158,10 @@ static int train(struct on_rank *r)
         }
         if (r->run->routes)
             keep_routes(r, step);
+        r->reached = step + 1;
     }
+    if (r->rank->index == 0)
+        r->run->reached = r->reached;
     return 0;
 }
 
@@ -168,7 +179,7 @@ static int collect(struct on_rank *r)
             return -1;
         first += model_whole_count(&m->shape, part);
     }
-    for (int64_t i = 0; r->run->routes && i < r->run->steps * m->shape.layers; i++)
+    for (int64_t i = 0; r->run->routes && i < r->reached * m->shape.layers; i++)
         if (job_collect_written(r->rank, r->run->routes,
                 (i * r->rank->count + r->rank->index) * routes_bytes, routes_bytes))
             return -1;
@@ -185,7 +196,7 @@ static void note_rank(struct on_rank *r)
     case_rank_window(seen, WINDOW_PASS, dev_memory(r->rank->dev));
     seen->host_pinned_peak_bytes = dev_host_memory(r->rank->dev)->window.peak_bytes;
     seen->driver_bytes = dev_driver_bytes(r->rank->dev);
-    timing_summarise(r->seconds, (int)r->run->steps, &own);
+    timing_summarise(r->seconds, (int)r->reached, &own);
     seen->time_s = own.median_s;
 }
 
@@ -261,7 +272,7 @@ void train_run_digests(
     snprintf(losses, DIGEST_TEXT, "-");
     snprintf(weights, DIGEST_TEXT, "-");
     struct digest *d = digest_create(), *w = digest_create();
-    for (int64_t i = 0; d && i < run->steps; i++) {
+    for (int64_t i = 0; d && i < run->reached; i++) {
         float words[2]; /* a loss's 64 bits */
         memcpy(words, &run->loss[i], sizeof words);
         digest_f32(d, words, 2);
@@ -309,7 +320,7 @@ static void name_element(const struct model_shape *s, int64_t at, char *text, in
 bool train_run_difference(
     const struct train_run *a, const struct train_run *b, char *text, int size)
 {
-    for (int64_t i = 0; i < a->steps; i++)
+    for (int64_t i = 0; i < a->reached; i++)
         if (memcmp(&a->loss[i], &b->loss[i], sizeof a->loss[i])) {
             snprintf(text, (size_t)size, "the loss of step %lld: %.17g and %.17g", (long long)i,
                 a->loss[i], b->loss[i]);

@@ -24,8 +24,10 @@ struct train_run {
     void *context;
 
     /* Filled; where ranks are processes (device/launch.h), in that of rank 0. */
-    double *loss;    /* [steps]; owned */
-    double *seconds; /* [steps], of the slowest rank's step; owned */
+    int64_t reached; /* steps that were done: fewer after an interrupt (bench/harness/interrupt.h),
+                        where all ranks leave after the same one */
+    double *loss;    /* [steps], of them what was reached; owned */
+    double *seconds; /* [steps] likewise, of the slowest rank's step; owned */
     double flops;    /* of all kernels of all ranks in the last step, what is computed again too */
     float *master;   /* master weights of all tensors, whole and in the model's order; owned; NULL
                         on a simulated device */

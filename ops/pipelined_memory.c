@@ -1,8 +1,9 @@
 /* Memory and order of pipelined-llep, with W values in an expert, R = P k c_eff (all routes of one
  * chunk at one rank: Eq. 1) and S = k c_eff:
  *
- *   dispatch    2 R H b                    received rows of X
- *   combine     2 R H b                    expert outputs; in backward dY rows, then dX rows
+ *   dispatch    2 R H b                    received rows of X; half of it with a single chunk
+ *   combine     2 R H b                    expert outputs; in backward dY rows, then dX rows;
+ *                                          likewise half
  *   staging     2 S H b                    rows on their way out, rows come home
  *   expert      2 R F b, in backward R (3 F + H) b             (ReLU: one F less)
  *   workspace   indices; in backward a few values per route, a helper's gradient on its way home
@@ -69,11 +70,11 @@ static struct moe_phase bound(
     set[LIVE_WORKSPACE] = index_most(shape, chunks, rank, shape->experts);
     set[LIVE_WEIGHTS] =
         (shape->experts - moe_experts_per_rank(shape)) * values * dtype_bytes(shape->dtype);
-    add_slots(&most, shape, 2, sent, shape->ranks * sent, with_backward);
+    add_slots(&most, shape, pipelined_slots(chunks), sent, shape->ranks * sent, with_backward);
     if (with_backward) {
         set[LIVE_OUTPUT] += moe_rows_bytes(shape, tokens) + tokens * shape->topk * 4;
         set[LIVE_GRADIENTS] = shape->experts * values * 4;
-        set[LIVE_WORKSPACE] += values * 4;
+        set[LIVE_WORKSPACE] += shape->ranks > 1 ? values * 4 : 0; /* with helpers */
     }
     return most;
 }
@@ -99,7 +100,7 @@ struct moe_peaks pipelined_balanced_peaks(
     int64_t sent = shape->topk * moe_chunk_tokens_max(shape, chunks);
     int64_t owned = moe_experts_per_rank(shape) * moe_expert_values(shape);
     struct moe_phase phase = {{0}};
-    add_slots(&phase, shape, 2, sent, sent, true);
+    add_slots(&phase, shape, pipelined_slots(chunks), sent, sent, true);
     phase.set_bytes[LIVE_OUTPUT] = 2 * moe_rows_bytes(shape, tokens) + tokens * shape->topk * 4;
     phase.set_bytes[LIVE_WORKSPACE] += index_most(shape, chunks, rank, moe_experts_per_rank(shape));
     phase.set_bytes[LIVE_GRADIENTS] = owned * 4;

@@ -3,6 +3,7 @@
  *
  *   a composed step never passes the budget; where routing is balanced its peaks are what plan
  *   says, to the byte, live set by live set
+ *   the same of layouts drawn at random, many of them with every token on every expert (k = E)
  *   all routes on one rank: the dispatch fills its bound
  *   twice the context moves the live sets whose terms say so, and no others
  *   the standard step passes the budget in the live set that plan names, by what plan says */
@@ -175,6 +176,113 @@ static void test_balanced(int64_t length)
     case_result_free(&result);
 }
 
+/* ---- layouts at random ----------------------------------------------------------------------- */
+
+/* 0 to `below` - 1, the same in every run. */
+static int draw(uint64_t *state, int below)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((*state >> 33) % (uint64_t)below);
+}
+
+static int draw_divisor(uint64_t *state, int of)
+{
+    int divisor = 1 + draw(state, of);
+    while (of % divisor)
+        divisor--;
+    return divisor;
+}
+
+/* A whole number of times round the experts in every chunk; odd widths, such that tensors do not
+ * divide by the ranks. */
+static struct model_shape draw_shape(uint64_t *state, int64_t *chunk_tokens)
+{
+    static const int ranks_of[] = {1, 2, 3, 4, 6, 8, 12};
+    int ranks = ranks_of[draw(state, 7)];
+    int degree[] = {
+        draw_divisor(state, ranks), draw_divisor(state, ranks), draw_divisor(state, ranks)};
+    int heads = degree[0] * (1 + draw(state, 2)), experts = degree[1] * (1 + draw(state, 3));
+    int sequences = 1 + draw(state, 2), chunks = 1 + draw(state, 3);
+    *chunk_tokens = (int64_t)experts * (1 + draw(state, 3)) * sequences;
+    return (struct model_shape){
+        .layout = {ranks, {degree[0], degree[1], degree[2]}, heads, experts},
+        .layers = 1 + draw(state, 3),
+        .hidden = heads * 2 * (1 + draw(state, 9)),
+        .ffn = 1 + draw(state, 40),
+        .vocab = ranks + draw(state, 300),
+        .topk = draw(state, 2) ? experts : 1 + draw(state, experts),
+        .length = *chunk_tokens / sequences * chunks * degree[0],
+        .sequences = sequences};
+}
+
+static struct model_options draw_options(
+    uint64_t *state, const struct model_shape *shape, int64_t chunk_tokens)
+{
+    struct model_options options = composed(chunk_tokens);
+    int64_t row = model_tokens(shape) * shape->hidden * 2;
+    options.stack.budget.bytes = draw(state, 2) ? -1 : row * draw(state, 4);
+    options.keep_attention_bytes = draw(state, 2) ? 0 : row * draw(state, 20);
+    options.adamw.bucket = 10 + draw(state, 10000);
+    options.adamw.slots = 1 + draw(state, 4);
+    return options;
+}
+
+/* Every rank at what the budget says of balanced routing, to the byte. */
+static bool holds_the_budget(const struct model_shape *shape, const struct model_options *options)
+{
+    struct case_result result;
+    struct model_budget budget;
+    bool good = simulate(shape, options, "balanced", &result);
+    for (int rank = 0; good && rank < shape->layout.ranks; rank++) {
+        const struct mem_window *got = window_of(&result, rank);
+        struct model_moments moments = balanced_moments(shape, options, rank);
+        good = model_budget(&budget, shape, options, rank) == 0 &&
+               got->peak_bytes <= budget.device_bytes &&
+               peaks_at(got, moments.step.set_bytes, budget.balanced_bytes, ALL_SETS);
+        if (!good)
+            tap_note("rank %d of %d, D=%d, E_p=%d, P=%d, %d of %lld experts", rank,
+                shape->layout.ranks, shape->layout.degree[0], shape->layout.degree[1],
+                shape->layout.degree[2], shape->topk, (long long)shape->layout.experts);
+    }
+    case_result_free(&result);
+    return good;
+}
+
+static void test_drawn(void)
+{
+    enum { LAYOUTS = 40 };
+    uint64_t state = 11;
+    int64_t chunk_tokens;
+    int good = 0, everywhere = 0, whole = 0;
+    for (int i = 0; i < LAYOUTS; i++) {
+        struct model_shape shape = draw_shape(&state, &chunk_tokens);
+        struct model_options options = draw_options(&state, &shape, chunk_tokens);
+        everywhere += shape.topk == shape.layout.experts;
+        whole += chunk_tokens == model_tokens(&shape);
+        good += holds_the_budget(&shape, &options);
+    }
+    tap_ok(good == LAYOUTS && everywhere > 5 && whole > 5 && whole < LAYOUTS,
+        "%d of %d layouts at random, k = E in %d of them, one chunk in %d: to the byte", good,
+        (int)LAYOUTS, everywhere, whole);
+}
+
+/* With one expert rank and one chunk nothing is left to the router but which rows are whose. */
+static void test_everywhere(void)
+{
+    struct model_shape shape = shape_of_8(4096, 1, 256);
+    struct model_options options = composed(0);
+    struct model_budget budget;
+    shape.layout.degree[LAYOUT_EXPERTS] = 1;
+    shape.layout.experts = shape.topk = 2;
+    options.moe.max_chunks = 1;
+    bool good = holds_the_budget(&shape, &options) &&
+                model_budget(&budget, &shape, &options, 0) == 0 &&
+                budget.device_bytes == budget.balanced_bytes;
+    tap_ok(good, "every token on every expert of one rank: what is guaranteed is what is held");
+}
+
+/* ---- all on one rank ------------------------------------------------------------------------- */
+
 static void test_hot(void)
 {
     struct model_shape shape = shape_of_8(16384, 2, 32000);
@@ -271,6 +379,8 @@ int main(void)
         test_667b(length);
     test_balanced(4096);
     test_balanced(16384);
+    test_drawn();
+    test_everywhere();
     test_hot();
     test_context();
     test_standard(2, 128000, LIVE_LOGITS);

@@ -154,6 +154,13 @@ static double run_copy(
     return end_s > 0 ? end_s : timing_now_s();
 }
 
+static void run_kernel(struct cpu *cpu, const struct dev_operation *operation)
+{
+    pool_begin_work(cpu->team.pool);
+    operation->launch.kernel->cpu(operation->launch.args, &cpu->team);
+    pool_end_work(cpu->team.pool);
+}
+
 static void run_fill(struct cpu *cpu, const struct dev_operation *operation)
 {
     pool_begin_work(cpu->team.pool);
@@ -167,19 +174,6 @@ static void add_span(
     struct trace_span span = {
         stream->dev->config.rank, kind, stream->name, name, begin_s, timing_now_s()};
     trace_add_span(stream->dev->config.trace, &span);
-}
-
-/* It begins when it has a token. */
-static void run_launch(const struct stream *stream, const struct dev_operation *operation)
-{
-    struct cpu *cpu = stream->dev->state;
-    int token = pool_enter(cpu->team.pool);
-    double begin_s = timing_now_s();
-    pool_begin_work(cpu->team.pool);
-    operation->launch.kernel->cpu(operation->launch.args, &cpu->team);
-    pool_end_work(cpu->team.pool);
-    pool_leave(cpu->team.pool, token);
-    add_span(stream, TRACE_KERNEL, operation->launch.kernel->name, begin_s);
 }
 
 /* False when there was nothing to wait for. */
@@ -213,7 +207,8 @@ static void run(struct stream *stream, const struct dev_operation *operation)
     double begin_s = timing_now_s(), done_s = 0;
     switch (operation->kind) {
     case OP_LAUNCH:
-        run_launch(stream, operation);
+        run_kernel(cpu, operation);
+        add_span(stream, TRACE_KERNEL, operation->launch.kernel->name, begin_s);
         break;
     case OP_COPY:
         done_s = run_copy(stream, cpu, operation);

@@ -231,12 +231,24 @@ int pool_enter(struct dev_pool *pool)
     return token;
 }
 
+int pool_enter_again(struct dev_pool *pool, int token)
+{
+    pthread_mutex_lock(&pool->lock);
+    if (pool->first_waiter) {
+        return_token(pool, token);
+        token = wait_for_token(pool);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return token;
+}
+
+/* Let go first: whoever is woken takes this core, and then the thread may need another to go on. */
 void pool_leave(struct dev_pool *pool, int token)
 {
+    let_self_go(pool);
     pthread_mutex_lock(&pool->lock);
     return_token(pool, token);
     pthread_mutex_unlock(&pool->lock);
-    let_self_go(pool);
 }
 
 /* ---- teams ----------------------------------------------------------------------------------- */

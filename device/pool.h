@@ -13,6 +13,9 @@ struct dev_team {
 int pool_enter(struct dev_pool *pool);
 void pool_leave(struct dev_pool *pool, int token);
 
+/* Leaves and enters at once, for the next kernel: keeps the token where nobody waits for it. */
+int pool_enter_again(struct dev_pool *pool, int token);
+
 /* The calling thread begins or ends work that needs a core (a kernel, a copy). */
 void pool_begin_work(struct dev_pool *pool);
 void pool_end_work(struct dev_pool *pool);

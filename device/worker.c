@@ -1,6 +1,10 @@
 /* A ring of operations under a mutex, a thread that empties it, and a counter of the last completed
  * ticket that others wait for. A thread with nothing to do looks again for a moment while a core is
- * free, then sleeps. */
+ * free, then sleeps.
+ *
+ * A token of the pool is held over kernels that follow one another, where nobody waits for it, and
+ * given back after the ticket has counted: the thread that gets it may take the core, and what
+ * waits for the ticket would wait for that one's kernel too. */
 #include "device/worker.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,6 +16,7 @@
 #include "probe/timing.h"
 
 #define SPIN_S 20e-6
+#define NO_TOKEN (-1)
 #define SLEEP_S 0.05 /* how long a sleep may overlook a failure */
 
 struct worker {
@@ -82,19 +87,40 @@ static bool next_operation(struct worker *worker, struct dev_operation *operatio
     return true;
 }
 
+/* Under the lock. */
+static bool kernel_is_next(const struct worker *worker)
+{
+    return worker->head < worker->tail &&
+           worker->ring[worker->head % worker->capacity].kind == OP_LAUNCH;
+}
+
+static int token_for_kernel(struct dev_pool *pool, int held)
+{
+    return held == NO_TOKEN ? pool_enter(pool) : pool_enter_again(pool, held);
+}
+
 static void *worker_main(void *argument)
 {
     struct worker *worker = argument;
+    int token = NO_TOKEN;
     struct dev_operation operation;
     prctl(PR_SET_TIMERSLACK, 1000UL); /* ns: paced copies sleep to a deadline */
     pthread_mutex_lock(&worker->lock);
     while (next_operation(worker, &operation)) {
         pthread_mutex_unlock(&worker->lock);
+        if (operation.kind == OP_LAUNCH)
+            token = token_for_kernel(worker->pool, token);
         worker->execute(worker->stream, &operation);
         pthread_mutex_lock(&worker->lock);
         atomic_store_explicit(&worker->completed, operation.ticket, memory_order_release);
         if (worker->waiting)
             pthread_cond_broadcast(&worker->progress);
+        if (token != NO_TOKEN && !kernel_is_next(worker)) {
+            pthread_mutex_unlock(&worker->lock);
+            pool_leave(worker->pool, token);
+            token = NO_TOKEN;
+            pthread_mutex_lock(&worker->lock);
+        }
     }
     pthread_mutex_unlock(&worker->lock);
     return NULL;

@@ -48,7 +48,7 @@ static const struct option model_options[] = {
     COUNT("topk", topk, "k", "2", 1, 32, "experts of a token"),
     COUNT("vocab", vocab, "V", "256", TRAIN_VOCAB, TOKENS_MAX, "tokens that there are"),
     COUNT("length", length, "T", "256", 1, TOKENS_MAX, "tokens of a sequence"),
-    COUNT("sequences", sequences, "B", "4", 1, SIZE_MAX_MODEL,
+    COUNT("sequences", sequences, "B", "8", 1, SIZE_MAX_MODEL,
         "sequences of a sequence group in one step"),
 };
 
@@ -59,7 +59,7 @@ static const struct option composition_options[] = {
     FAMILY("vocab-impl", vocab_impl, "vocabulary projection instead (bin/vocab --list)"),
     FAMILY("checkpoint", checkpoint, "boundaries instead (bin/checkpoint --list)"),
     FAMILY("optimizer", optimizer, "optimizer instead (bin/optimizer --list)"),
-    COUNT("chunk-budget", chunk_budget, "c", "512", 0, TOKENS_MAX,
+    COUNT("chunk-budget", chunk_budget, "c", "1024", 0, TOKENS_MAX,
         "tokens of a chunk of pipelined-llep and chunked; 0 = all"),
     COUNT("max-chunks", max_chunks, "K", "0", 0, TOKENS_MAX, "ceiling of the chunks; 0 = none"),
     {.name = "chunks",
@@ -78,7 +78,7 @@ static const struct option composition_options[] = {
         .kind = OPTION_BYTES,
         .at = AT(keep_attention),
         .axis = true,
-        .fallback = "8M",
+        .fallback = "16M",
         .unit = "bytes per rank",
         .help = "bytes of attention's intermediates to keep from forward to backward"},
     COUNT("bucket", bucket, "PARAMS", "262144", 1, INT64_C(1) << 40, "parameters of a bucket"),

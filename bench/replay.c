@@ -18,6 +18,7 @@
 #include "bench/harness/moe_routing.h"
 #include "bench/harness/options.h"
 #include "bench/harness/replay_line.h"
+#include "bench/harness/writable.h"
 #include "probe/record.h"
 
 static const char description[] =
@@ -376,6 +377,8 @@ static int check_all(struct program_state *p)
     }
     if (status < 0 && !budget && options_given(p->options, "max-chunks"))
         status = options_refuse(p->options, "max-chunks", "has no effect without --chunk-budget");
+    if (status < 0)
+        status = writable_check(p->options, "json", p->line.json);
     return status;
 }
 

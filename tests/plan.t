@@ -91,6 +91,10 @@ refused()
 
 refused model 'allowed a readable file or one of' --model none
 refused profile 'none' --profile none
+for mode in --reach --search --baseline=fsdp2; do
+    refused json '/nonexistent/r.jsonl: No such file' "$mode" --json /nonexistent/r.jsonl
+    refused json 'Is a directory' "$mode" --json "$scratch"
+done
 refused sequence-group 'does not divide the 64 ranks' --sequence-group 24
 refused sequence-group 'does not divide the 64 attention heads' --gpus 128 --sequence-group 128
 refused vocab-group 'does not divide' --vocab-group 7

@@ -86,6 +86,8 @@ gives 2 'multiples of 4' 'experts that do not divide' "${small[@]/16/18}"
 gives 2 'allowed balanced, uniform' 'an unknown routing' "${small[@]}" --routing skewed
 gives 2 'at most 15 hot ones' 'too many hot experts' "${small[@]}" --routing 50/16
 gives 2 'No such file' 'a missing trace' --routing "$folder/none.npy"
+gives 2 'none/r.jsonl: No such file' 'records in no folder' "${small[@]}" --json "$folder/none/r.jsonl"
+gives 2 'Is a directory' 'records in a folder' "${small[@]}" --json "$folder"
 gives 2 'got 2 counts' 'counts of other ranks' --ranks 4 --experts 4 --tokens-per-rank 1,2
 gives 2 'no effect without --plan llep' 'settings of no plan' --plan none --alpha 2
 gives 2 'no effect without --chunk-budget' 'a ceiling of nothing' --max-chunks 4

@@ -416,6 +416,9 @@ static void test_common(void)
         {"--trace t.json --impl all", EXIT_BAD_INPUT},
         {"--link-gbps 5", EXIT_BAD_INPUT},
         {"--json /nonexistent-folder/r.jsonl", EXIT_BAD_INPUT},
+        {"--json /tmp", EXIT_BAD_INPUT},
+        {"--json nowhere/", EXIT_BAD_INPUT},
+        {"--trace /proc/trace.json --impl ring-dtp", EXIT_BAD_INPUT},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         fixture_open(&f, refused[i].line);

@@ -1,10 +1,8 @@
 /* The common options, as one table that is copied into each program's struct: only the set of
  * implementations differs from program to program. */
 #include "bench/harness/case.h"
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include "bench/harness/dump.h"
 #include "bench/harness/gpu.h"
 #include "bench/harness/interrupt.h"
@@ -12,6 +10,7 @@
 #include "bench/harness/search.h"
 #include "bench/harness/simulate.h"
 #include "bench/harness/units.h"
+#include "bench/harness/writable.h"
 #include "device/launch.h"
 #include "kernels/isa.h"
 
@@ -362,25 +361,6 @@ static int setup_single_case(const struct options *parsed, const char *name, con
     return -1;
 }
 
-/* Can FILE be appended to, or made? Nothing is made yet: a later mistake must leave no file behind.
- */
-static int setup_writable(const struct options *parsed, const char *name, const char *path)
-{
-    char folder[4096];
-    const char *slash = path ? strrchr(path, '/') : NULL;
-    if (!path || !launch_is_main() || !access(path, W_OK))
-        return -1;
-    if (errno == ENOENT) {
-        if (slash)
-            snprintf(folder, sizeof folder, "%.*s/", (int)(slash - path), path);
-        else
-            snprintf(folder, sizeof folder, ".");
-        if (!access(folder, W_OK | X_OK))
-            return -1;
-    }
-    return options_refuse(parsed, name, "%s: %s", path, strerror(errno));
-}
-
 int case_setup(struct case_options *options, struct options *parsed)
 {
     char error[256];
@@ -403,9 +383,9 @@ int case_setup(struct case_options *options, struct options *parsed)
         status = EXIT_BAD_INPUT;
     }
     if (status < 0)
-        status = setup_writable(parsed, "json", options->json);
+        status = writable_check(parsed, "json", options->json);
     if (status < 0)
-        status = setup_writable(parsed, "trace", options->trace);
+        status = writable_check(parsed, "trace", options->trace);
     if (status < 0)
         status = dump_check(parsed, "dump", options->dump);
     if (status < 0 && options->json && options->trace && !strcmp(options->json, options->trace))

@@ -2,10 +2,10 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "bench/harness/writable.h"
 #include "device/launch.h"
 
 #define PATH_SIZE 4096
@@ -20,26 +20,15 @@ int dump_folder(const char *dir, char *error, int size)
 
 static int try_folder(const char *dir, char *error, int size)
 {
-    char path[PATH_SIZE];
     bool made = mkdir(dir, 0777) == 0;
-    int file = -1;
     if (!made && errno != EEXIST) {
         snprintf(error, (size_t)size, "%s: %s", dir, strerror(errno));
         return -1;
     }
-    if (snprintf(path, sizeof path, "%s/trial-XXXXXX", dir) < PATH_SIZE)
-        file = mkstemp(path);
-    else
-        errno = ENAMETOOLONG;
-    if (file < 0) {
-        snprintf(error, (size_t)size, "%s: no file can be written there: %s", dir, strerror(errno));
-    } else {
-        close(file);
-        unlink(path);
-    }
+    int status = writable_folder(dir, error, size);
     if (made)
         rmdir(dir);
-    return file < 0 ? -1 : 0;
+    return status;
 }
 
 int dump_check(const struct options *options, const char *name, const char *dir)

@@ -2,6 +2,7 @@
  * before anything is printed. */
 #include "bench/harness/plan_launch.h"
 #include <string.h>
+#include "bench/harness/writable.h"
 
 struct model_shape plan_shape(const struct plan *p, const struct plan_line *line)
 {
@@ -206,7 +207,6 @@ static int check_case(const struct plan *p)
 int plan_check(struct plan *p)
 {
     char error[1400];
-    int status = -1;
     options_next(p->options); /* model and profile are the same in every case */
     if (model_list_read(&p->list, p->line.model, error, sizeof error))
         return options_refuse(p->options, "model", "%s", error);
@@ -227,6 +227,7 @@ int plan_check(struct plan *p)
             (long long)p->line.gpus, (long long)p->list.width[MODEL_WIDTH_EXPERTS]);
     if (p->line.verdict != PLAN_GUARANTEED && !p->line.search)
         return options_refuse(p->options, "verdict", "has no effect without --search");
+    int status = writable_check(p->options, "json", p->line.json);
     for (options_rewind(p->options); status < 0 && options_next(p->options);)
         status = check_case(p);
     options_rewind(p->options);

@@ -2,6 +2,7 @@
  * before anything is printed. */
 #include "bench/harness/plan_launch.h"
 #include <string.h>
+#include "bench/harness/plan_ranks.h"
 #include "bench/harness/writable.h"
 
 struct model_shape plan_shape(const struct plan *p, const struct plan_line *line)
@@ -67,18 +68,6 @@ int64_t plan_host_limit_bytes(const struct plan *p)
     return profile_host_bytes(&p->machine);
 }
 
-/* Whether ranks divide every tensor that they share, so that all of them hold as much. */
-static bool alike(const struct model_shape *shape)
-{
-    int64_t ranks = shape->layout.ranks, vocab_group = shape->layout.degree[LAYOUT_VOCAB];
-    int64_t experts = shape->layout.experts, group = shape->layout.degree[LAYOUT_EXPERTS];
-    int64_t h = shape->hidden, vocab = shape->vocab / vocab_group;
-    return shape->vocab % vocab_group == 0 && h * h % ranks == 0 && h * experts % ranks == 0 &&
-           h * shape->vocab % ranks == 0 && h * (2 * shape->layers + 1) % ranks == 0 &&
-           experts / group * h * shape->ffn % (ranks / group) == 0 &&
-           vocab * h % (ranks / vocab_group) == 0;
-}
-
 static int64_t most(int64_t a, int64_t b)
 {
     return a > b ? a : b;
@@ -101,12 +90,14 @@ int plan_budget(const struct plan *p, const struct plan_line *line, struct model
     struct model_shape shape = plan_shape(p, line);
     struct model_options options = plan_options(line);
     struct model_budget other;
-    if (model_check(&shape, error, sizeof error) || model_budget(budget, &shape, &options, 0))
+    int ranks[LAYOUT_RANKS_MAX];
+    if (model_check(&shape, error, sizeof error))
         return -1;
-    if (alike(&shape))
-        return 0;
-    for (int rank = 1; rank < shape.layout.ranks; rank++) {
-        if (model_budget(&other, &shape, &options, rank))
+    int count = plan_fullest_ranks(&shape, ranks);
+    if (model_budget(budget, &shape, &options, ranks[0]))
+        return -1;
+    for (int i = 1; i < count; i++) {
+        if (model_budget(&other, &shape, &options, ranks[i]))
             return -1;
         take_fuller(budget, &other);
     }

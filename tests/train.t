@@ -194,4 +194,16 @@ refused dump-routes 'has no effect on sim' --dump-routes "$scratch/none"
 refused routing 'gives rank 2 0 tokens, allowed the 32 that every rank has here' --routing idle-rank
 refused model 'allowed a readable file or one of' --model nothing
 
+# What plan allows can be trained: the degrees and budgets that both have.
+allowed()
+{
+    "$build/bin/$1" --help | sed -n "/^  --$2 /,/allowed/s/.*\(allowed .*\)/\1/p"
+}
+status=0
+for name in sequences sequence-group expert-group vocab-group chunk-budget max-chunks tile host-budget \
+    keep-attention bucket slots; do
+    [ -n "$(allowed train $name)" ] && [ "$(allowed train $name)" = "$(allowed plan $name)" ] || status=1
+done
+ok 'train and plan allow the same degrees and budgets' $status
+
 echo "1..$count"

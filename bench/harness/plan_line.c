@@ -1,6 +1,6 @@
 /* The table of bin/plan's options: the launch, its budgets and what is asked about them. */
 #include "bench/harness/plan_line.h"
-#include "ops/adamw.h"
+#include "bench/harness/composition_line.h"
 #include "ops/layout.h"
 
 static const char *const baseline_names[] = {"none", "fsdp2", NULL};
@@ -8,7 +8,8 @@ static const char *const verdict_names[] = {"guaranteed", "balanced", NULL};
 
 #define AT(field) offsetof(struct plan_line, field)
 
-static const struct option launch_options[] = {
+/* Rows that say no kind are those that bin/train has too: composition_group says the rest. */
+static struct option launch_options[] = {
     {.name = "model",
         .kind = OPTION_TEXT,
         .at = AT(model),
@@ -32,39 +33,10 @@ static const struct option launch_options[] = {
         .low = 1,
         .high = INT64_C(1) << 32,
         .help = "tokens of a sequence"},
-    {.name = "sequences",
-        .kind = OPTION_COUNT,
-        .at = AT(sequences),
-        .argument = "B",
-        .fallback = "1",
-        .low = 1,
-        .high = 1 << 20,
-        .help = "sequences of a sequence group in one step"},
-    {.name = "sequence-group",
-        .kind = OPTION_COUNT,
-        .at = AT(sequence_group),
-        .axis = true,
-        .argument = "D",
-        .fallback = "16",
-        .low = 1,
-        .high = LAYOUT_RANKS_MAX,
-        .help = "ranks that share a sequence, then heads"},
-    {.name = "expert-group",
-        .kind = OPTION_COUNT,
-        .at = AT(expert_group),
-        .argument = "E_p",
-        .default_note = "--gpus",
-        .low = 1,
-        .high = LAYOUT_RANKS_MAX,
-        .help = "ranks that share the experts"},
-    {.name = "vocab-group",
-        .kind = OPTION_COUNT,
-        .at = AT(vocab_group),
-        .argument = "P",
-        .fallback = "8",
-        .low = 1,
-        .high = LAYOUT_RANKS_MAX,
-        .help = "ranks that share the vocabulary"},
+    {.name = "sequences", .at = AT(sequences), .fallback = "1"},
+    {.name = "sequence-group", .at = AT(sequence_group), .axis = true, .fallback = "16"},
+    {.name = "expert-group", .at = AT(expert_group), .default_note = "--gpus"},
+    {.name = "vocab-group", .at = AT(vocab_group), .fallback = "8"},
     {.name = "profile",
         .kind = OPTION_TEXT,
         .at = AT(profile),
@@ -73,55 +45,14 @@ static const struct option launch_options[] = {
         .help = "the machine: its memory, its ranks per node"},
 };
 
-static const struct option budget_options[] = {
-    {.name = "chunk-budget",
-        .kind = OPTION_COUNT,
-        .at = AT(chunk_budget),
-        .axis = true,
-        .argument = "c",
-        .fallback = "4096",
-        .high = INT64_C(1) << 32,
-        .help = "tokens of a chunk of the dispatch; 0 = all"},
-    {.name = "max-chunks",
-        .kind = OPTION_COUNT,
-        .at = AT(max_chunks),
-        .argument = "K",
-        .fallback = "0",
-        .high = INT64_C(1) << 32,
-        .help = "ceiling of the chunks; 0 = none"},
-    {.name = "tile",
-        .kind = OPTION_COUNT,
-        .at = AT(tile),
-        .argument = "ROWS",
-        .fallback = "0",
-        .high = INT64_C(1) << 32,
-        .help = "rows of a tile of the vocabulary; 0 = default"},
-    {.name = "host-budget",
-        .kind = OPTION_BYTES,
-        .at = AT(host_budget),
-        .default_note = "unlimited",
-        .help = "bytes of boundaries of a rank that may go to the host"},
-    {.name = "keep-attention",
-        .kind = OPTION_BYTES,
-        .at = AT(keep_attention),
-        .fallback = "0",
-        .help = "bytes of attention's intermediates that stay from forward to backward"},
-    {.name = "bucket",
-        .kind = OPTION_COUNT,
-        .at = AT(bucket),
-        .argument = "PARAMS",
-        .fallback = "100e6",
-        .low = 1,
-        .high = INT64_C(1) << 40,
-        .help = "parameters of an optimizer bucket"},
-    {.name = "slots",
-        .kind = OPTION_COUNT,
-        .at = AT(slots),
-        .argument = "S",
-        .fallback = "2",
-        .low = 1,
-        .high = ADAMW_SLOTS_MAX,
-        .help = "staging slots of the optimizer"},
+static struct option budget_options[] = {
+    {.name = "chunk-budget", .at = AT(chunk_budget), .axis = true, .fallback = "4096"},
+    {.name = "max-chunks", .at = AT(max_chunks), .fallback = "0"},
+    {.name = "tile", .at = AT(tile), .fallback = "0"},
+    {.name = "host-budget", .at = AT(host_budget), .default_note = "unlimited"},
+    {.name = "keep-attention", .at = AT(keep_attention), .fallback = "0"},
+    {.name = "bucket", .at = AT(bucket), .fallback = "100e6"},
+    {.name = "slots", .at = AT(slots), .fallback = "2"},
     {.name = "search",
         .kind = OPTION_FLAG,
         .at = AT(search),
@@ -165,8 +96,8 @@ static const struct option budget_options[] = {
 
 void plan_groups(struct plan_line *line, struct option_group groups[PLAN_GROUPS])
 {
-    groups[0] = (struct option_group){
-        "Launch", launch_options, (int)(sizeof launch_options / sizeof *launch_options), line};
-    groups[1] = (struct option_group){
-        "Budgets", budget_options, (int)(sizeof budget_options / sizeof *budget_options), line};
+    groups[0] = composition_group(
+        "Launch", launch_options, sizeof launch_options / sizeof *launch_options, line);
+    groups[1] = composition_group(
+        "Budgets", budget_options, sizeof budget_options / sizeof *budget_options, line);
 }

@@ -1,6 +1,7 @@
 /* The table of bin/train's options: the composition, the model, the run. */
 #include "bench/harness/train_line.h"
 #include <string.h>
+#include "bench/harness/composition_line.h"
 #include "bench/harness/model_list.h"
 #include "bench/harness/train_text.h"
 #include "ops/model.h"
@@ -34,7 +35,8 @@ static struct families families;
         .names = families.field, .default_note = "the composition's", .help = text                 \
     }
 
-static const struct option model_options[] = {
+/* Rows that say no kind are those that bin/plan has too: composition_group says the rest. */
+static struct option model_options[] = {
     {.name = "model",
         .kind = OPTION_TEXT,
         .at = AT(model),
@@ -48,41 +50,29 @@ static const struct option model_options[] = {
     COUNT("topk", topk, "k", "2", 1, 32, "experts of a token"),
     COUNT("vocab", vocab, "V", "256", TRAIN_VOCAB, TOKENS_MAX, "tokens that there are"),
     COUNT("length", length, "T", "256", 1, TOKENS_MAX, "tokens of a sequence"),
-    COUNT("sequences", sequences, "B", "8", 1, SIZE_MAX_MODEL,
-        "sequences of a sequence group in one step"),
+    {.name = "sequences", .at = AT(sequences), .fallback = "8"},
 };
 
 /* The last axis runs fastest: the compositions of the same choice follow one another, and are
  * compared. */
-static const struct option composition_options[] = {
+static struct option composition_options[] = {
     FAMILY("dispatch", dispatch, "expert dispatch instead (bin/dispatch --list)"),
     FAMILY("vocab-impl", vocab_impl, "vocabulary projection instead (bin/vocab --list)"),
     FAMILY("checkpoint", checkpoint, "boundaries instead (bin/checkpoint --list)"),
     FAMILY("optimizer", optimizer, "optimizer instead (bin/optimizer --list)"),
-    COUNT("chunk-budget", chunk_budget, "c", "1024", 0, TOKENS_MAX,
-        "tokens of a chunk of pipelined-llep and chunked; 0 = all"),
-    COUNT("max-chunks", max_chunks, "K", "0", 0, TOKENS_MAX, "ceiling of the chunks; 0 = none"),
+    {.name = "chunk-budget", .at = AT(chunk_budget), .fallback = "1024"},
+    {.name = "max-chunks", .at = AT(max_chunks), .fallback = "0"},
     {.name = "chunks",
         .kind = OPTION_NAME,
         .at = AT(chunks),
         .names = chunk_names,
         .fallback = "strided",
         .help = "which tokens a chunk of pipelined-llep holds"},
-    COUNT("tile", tile, "ROWS", "0", 0, TOKENS_MAX, "rows of a tile of ring-dtp; 0 = default"),
-    {.name = "host-budget",
-        .kind = OPTION_BYTES,
-        .at = AT(host_budget),
-        .default_note = "unlimited",
-        .help = "bytes of boundaries that sco may send to the host"},
-    {.name = "keep-attention",
-        .kind = OPTION_BYTES,
-        .at = AT(keep_attention),
-        .axis = true,
-        .fallback = "16M",
-        .unit = "bytes per rank",
-        .help = "bytes of attention's intermediates to keep from forward to backward"},
-    COUNT("bucket", bucket, "PARAMS", "262144", 1, INT64_C(1) << 40, "parameters of a bucket"),
-    COUNT("slots", slots, "S", "2", 1, ADAMW_SLOTS_MAX, "staging slots of offload-stream"),
+    {.name = "tile", .at = AT(tile), .fallback = "0"},
+    {.name = "host-budget", .at = AT(host_budget), .default_note = "unlimited"},
+    {.name = "keep-attention", .at = AT(keep_attention), .axis = true, .fallback = "16M"},
+    {.name = "bucket", .at = AT(bucket), .fallback = "262144"},
+    {.name = "slots", .at = AT(slots), .fallback = "2"},
     {.name = "freeze",
         .kind = OPTION_NAME,
         .at = AT(freeze),
@@ -100,7 +90,7 @@ static const struct option composition_options[] = {
         .help = "all four at once; standard-in-order is standard in the orders of composed"},
 };
 
-static const struct option run_options[] = {
+static struct option run_options[] = {
     {.name = "steps",
         .kind = OPTION_COUNT,
         .at = AT(steps),
@@ -119,30 +109,9 @@ static const struct option run_options[] = {
         .kind = OPTION_FLAG,
         .at = AT(all_ranks),
         .help = "on sim: run every rank, where the routing is even too and one stands for all"},
-    {.name = "sequence-group",
-        .kind = OPTION_COUNT,
-        .at = AT(sequence_group),
-        .argument = "D",
-        .fallback = "1",
-        .low = 1,
-        .high = LAYOUT_RANKS_MAX,
-        .help = "ranks that share a sequence, then heads"},
-    {.name = "expert-group",
-        .kind = OPTION_COUNT,
-        .at = AT(expert_group),
-        .argument = "E_p",
-        .default_note = "--ranks",
-        .low = 1,
-        .high = LAYOUT_RANKS_MAX,
-        .help = "ranks that share the experts"},
-    {.name = "vocab-group",
-        .kind = OPTION_COUNT,
-        .at = AT(vocab_group),
-        .argument = "P",
-        .default_note = "--ranks",
-        .low = 1,
-        .high = LAYOUT_RANKS_MAX,
-        .help = "ranks that share the vocabulary"},
+    {.name = "sequence-group", .at = AT(sequence_group), .fallback = "1"},
+    {.name = "expert-group", .at = AT(expert_group), .default_note = "--ranks"},
+    {.name = "vocab-group", .at = AT(vocab_group), .default_note = "--ranks"},
     {.name = "lr",
         .kind = OPTION_REAL,
         .at = AT(lr),
@@ -188,11 +157,6 @@ static void name_families(void)
         families.optimizer[i] = adamw_impls[i]->name;
 }
 
-#define GROUP(title, table, line)                                                                  \
-    {                                                                                              \
-        title, table, (int)(sizeof(table) / sizeof *(table)), line                                 \
-    }
-
 /* What all programs have but for what a run of training steps has no use for. */
 static struct option_group common_group(struct case_options *common)
 {
@@ -214,9 +178,12 @@ void train_groups(
 {
     name_families();
     groups[3] = common_group(common);
-    groups[0] = (struct option_group)GROUP("Composition", composition_options, line);
-    groups[1] = (struct option_group)GROUP("Model", model_options, line);
-    groups[2] = (struct option_group)GROUP("Run", run_options, line);
+    groups[0] = composition_group("Composition", composition_options,
+        sizeof composition_options / sizeof *composition_options, line);
+    groups[1] = composition_group(
+        "Model", model_options, sizeof model_options / sizeof *model_options, line);
+    groups[2] =
+        composition_group("Run", run_options, sizeof run_options / sizeof *run_options, line);
 }
 
 /* ---- what other options decide --------------------------------------------------------------- */

@@ -121,8 +121,8 @@ static int add_stays(
     return 0;
 }
 
-static void add_turns(
-    struct model_budget *budget, const struct sizes *s, const struct model_moments *moments)
+static void add_turns(struct model_budget *budget, const struct sizes *s,
+    const struct model_moments *moments, const struct model_moments *even)
 {
     bool heads = s->shape->layout.degree[LAYOUT_SEQUENCE] > 1;
     const struct {
@@ -137,6 +137,7 @@ static void add_turns(
     for (int turn = 0; turn < MODEL_TURNS; turn++)
         add(budget, turns[turn].name, turns[turn].formula, moments->turn[turn].all_bytes - stay,
             true);
+    budget->balanced_dispatch_bytes = even->turn[MODEL_TURN_EXPERTS].all_bytes - stay;
     budget->turns = MODEL_TURNS;
 }
 
@@ -201,7 +202,7 @@ static int fill(struct model_budget *budget, const struct sizes *s)
         model_moments(&even, s->shape, s->options, s->rank, &of_even) ||
         add_stays(budget, s, &moments))
         return -1;
-    add_turns(budget, s, &moments);
+    add_turns(budget, s, &moments, &even);
     budget->device_bytes = moments.step.all_bytes;
     budget->balanced_bytes = even.step.all_bytes;
     budget->host_bytes = moments.host_bytes + index_bytes(s);

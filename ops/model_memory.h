@@ -22,7 +22,8 @@ struct model_budget {
     int64_t device_bytes;
     int64_t set_bytes[LIVE_SET_COUNT]; /* of each live set by itself */
     int64_t balanced_bytes; /* device_bytes when routing is balanced; only of pipelined-llep */
-    int64_t host_bytes;     /* pinned */
+    int64_t balanced_dispatch_bytes; /* the dispatch's term then */
+    int64_t host_bytes;              /* pinned */
     /* NULL, or the implementation that has no bound: the terms are then what is bounded, and
      * nothing of the dispatch. Of the implementations without a bound together: the live set that
      * they fill most when routing is balanced, and how far. */

@@ -98,6 +98,7 @@ done
 refused sequence-group 'does not divide the 64 ranks' --sequence-group 24
 refused sequence-group 'does not divide the 64 attention heads' --gpus 128 --sequence-group 128
 refused vocab-group 'does not divide' --vocab-group 7
+refused tile 'got 64, allowed a multiple of' --context 128 --tile 64
 refused baseline-degrees 'has no effect without --baseline' --baseline-degrees 8,2,2
 refused baseline-degrees 'EP,CP,TP' --baseline fsdp2 --baseline-degrees 8,3
 printf 'w 3x4 decay\nwidth hidden 4\nwidth hidden 5\n' >"$scratch/twice.txt"

@@ -56,6 +56,12 @@ ok 'a record of the winner, with its time on all machines' $?
 grep -q 'runner-up: .*boundaries' "$scratch/out" && grep -q 'fits, and is .* % slower: for 1000 tokens' "$scratch/out"
 ok 'which parts of the runner-up are slower' $?
 
+# What the runner-up's parts take more is what it is slower by.
+awk '/for 1000 tokens of a rank:/ { for (i = 2; i <= NF; i++) if ($i ~ /^ms/) whole += $(i - 1) }
+    /fits, and is/ { slower = $4; for (i = 5; i <= NF; i++) if ($i ~ /^ms/) more += $(i - 1) }
+    END { off = 100 * more / (whole + more) - slower; exit !(whole > 0 && more > 0 && off < 0.02 && off > -0.02) }' "$scratch/out"
+ok "the runner-up's parts add up to what it is slower" $?
+
 # bin/train says the same of the winner: its time within 0.5 %, its peak within the budget.
 launch='--sequence-group 4 --expert-group 8 --vocab-group 8 --chunk-budget 4096 --keep-attention 0'
 search $one $launch --context 64K --sequences 1 --host-budget 100000000000
@@ -80,9 +86,10 @@ search $some
 # The front: memory rises, and speed with it.
 awk '/memory against speed/ { on = 1 } /winner/ { on = 0 } on && $1 ~ /^[0-9]+$/ {
         if (lines++ && ($10 < memory || $13 <= rate)) bad = 1
-        memory = $10; rate = $13 }
-    END { exit bad || lines < 2 }' "$scratch/out"
-ok 'along the front memory and speed rise' $?
+        memory = $10; rate = $13; launch = "D=" $1 ($2 > 1 ? ", " $2 " sequences" : "") ", E_p=" $3 ", P=" $4 ", chunks of " $5 ", " }
+    /winner: / { won = index($0, launch) > 0 }
+    END { exit bad || lines < 2 || !won }' "$scratch/out"
+ok 'along the front memory and speed rise, and the winner is its fastest' $?
 
 search $one --context 32K --sequence-group 4 --expert-group 2 --vocab-group 8 --chunk-budget 2048
 grep -q 'winner: D=4, E_p=2, P=8, chunks of 2048, buckets of 100 M' "$scratch/out"
@@ -96,6 +103,11 @@ search --model e2e-667b --context 1M --verdict balanced --expert-group 32 --voca
     --bucket 100e6 --keep-attention 0
 grep -q 'faster.*, but does not fit: ' "$scratch/out" && grep -q 'most grows: ' "$scratch/out"
 ok 'what would be faster, and the term that keeps it out' $?
+awk '/most grows: / { sub(/.*needs /, ""); needs = $1; term = $(NF - 1) } END { exit !(term > 0 && term <= needs) }' "$scratch/out"
+ok 'that term is part of what it needs by the verdict' $?
+search --context 128 --gpus 1 --model gpt-oss-20b --tile 64
+grep -q 'no launch takes --tile 64' "$scratch/err"
+ok 'a tile that no launch takes' $?
 
 search --model e2e-120b --gpus 16 --profile h200-16 --context 128K --verdict balanced --baseline fsdp2 \
     --sequence-group 4 --expert-group 16 --vocab-group 8 --chunk-budget 16384 --bucket 100e6 --json "$scratch/b.jsonl"

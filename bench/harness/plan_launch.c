@@ -91,7 +91,8 @@ int plan_budget(const struct plan *p, const struct plan_line *line, struct model
     struct model_options options = plan_options(line);
     struct model_budget other;
     int ranks[LAYOUT_RANKS_MAX];
-    if (model_check(&shape, error, sizeof error))
+    if (model_check(&shape, error, sizeof error) ||
+        model_check_options(&shape, &options, error, sizeof error))
         return -1;
     int count = plan_fullest_ranks(&shape, ranks);
     if (model_budget(budget, &shape, &options, ranks[0]))
@@ -183,8 +184,11 @@ static int check_case(const struct plan *p)
                 "got %d, allowed with --search a divisor or a multiple of the %lld ranks of a node",
                 shape.layout.degree[i], (long long)p->machine.ranks_per_node);
     }
+    struct model_options options = plan_options(&p->line);
     if (model_check(&shape, error, sizeof error) == 0)
-        return -1;
+        return !p->line.search && model_check_options(&shape, &options, error, sizeof error)
+                   ? options_refuse(p->options, "tile", "%s", error)
+                   : -1;
     if (!strstr(error, "degree"))
         return options_refuse(
             p->options, strstr(error, "64 bits") ? "context" : "model", "%s", error);

@@ -168,22 +168,44 @@ static void print_second(const struct plan_search *s)
     puts("");
 }
 
+/* A term by the verdict that is asked for. */
+static int64_t term_of(const struct plan *p, const struct model_budget *budget, int i)
+{
+    bool dispatch = i == budget->count - budget->turns + MODEL_TURN_EXPERTS;
+    return dispatch && p->line.verdict == PLAN_BALANCED ? budget->balanced_dispatch_bytes
+                                                        : budget->term[i].bytes;
+}
+
+/* Of those that take turns, the one that counts. */
+static int largest_turn(const struct plan *p, const struct model_budget *budget)
+{
+    int most = budget->count - budget->turns;
+    for (int i = most + 1; i < budget->count; i++)
+        if (term_of(p, budget, i) > term_of(p, budget, most))
+            most = i;
+    return most;
+}
+
 /* The term of a budget that grew most against the winner's. */
 static void print_terms_grown(
     const struct plan *p, const struct plan_candidate *c, const struct plan_candidate *best)
 {
     struct model_budget have, want;
-    int most = 0;
     if (plan_budget(p, &c->line, &want) || plan_budget(p, &best->line, &have))
         return;
-    for (int i = 1; i < want.count && i < have.count; i++)
-        if (want.term[i].bytes - have.term[i].bytes > want.term[most].bytes - have.term[most].bytes)
+    int most = largest_turn(p, &want);
+    int64_t from = term_of(p, &have, largest_turn(p, &have)), to = term_of(p, &want, most);
+    for (int i = 0; i < want.count - want.turns && i < have.count - have.turns; i++)
+        if (want.term[i].bytes - have.term[i].bytes > to - from) {
             most = i;
+            from = have.term[i].bytes;
+            to = want.term[i].bytes;
+        }
     printf("    needs %.3f GiB of %.3f on the device, %.3f of %.3f on the host; most grows: %s, "
            "%.3f to %.3f GiB\n",
         (double)c->device_bytes / GIB, (double)plan_limit_bytes(p) / GIB,
         (double)c->host_bytes / GIB, (double)plan_host_limit_bytes(p) / GIB, want.term[most].name,
-        (double)have.term[most].bytes / GIB, (double)want.term[most].bytes / GIB);
+        (double)from / GIB, (double)to / GIB);
 }
 
 /* Tokens/s where no attention is kept: what does not fit has nothing left to keep it in. */
@@ -286,7 +308,7 @@ static void print_least(const struct plan_search *s)
     if (plan_budget(s->plan, &least->line, &budget))
         return;
     for (int i = 1; i < budget.count; i++)
-        if (budget.term[i].bytes > budget.term[most].bytes)
+        if (term_of(s->plan, &budget, i) > term_of(s->plan, &budget, most))
             most = i;
     printf(
         "  nothing fits; least needs %s\n    %.3f GiB of %.3f on the device, %.3f of %.3f on the "
@@ -294,7 +316,7 @@ static void print_least(const struct plan_search *s)
         name_of(least, name, sizeof name), (double)least->device_bytes / GIB,
         (double)plan_limit_bytes(s->plan) / GIB, (double)least->host_bytes / GIB,
         (double)plan_host_limit_bytes(s->plan) / GIB, budget.term[most].name,
-        (double)budget.term[most].bytes / GIB);
+        (double)term_of(s->plan, &budget, most) / GIB);
     if (s->plan->line.verdict == PLAN_GUARANTEED)
         puts("    --verdict balanced asks for less: even routing, which bias balancing aims at");
 }

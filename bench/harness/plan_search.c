@@ -201,6 +201,15 @@ static int add_candidate(struct plan_search *s, struct plan_candidate c)
     return room ? add_with_attention(s, c) : 0;
 }
 
+/* Whether its ring over the vocabulary can have the tile that is given. */
+static bool takes_tile(const struct plan_search *s, const struct plan_candidate *c)
+{
+    struct model_shape shape = plan_shape(s->plan, &c->line);
+    struct model_options options = plan_options(&c->line);
+    char error[160];
+    return model_check_options(&shape, &options, error, sizeof error) == 0;
+}
+
 static int add_all(struct plan_search *s)
 {
     struct plan_candidate c = {.line = s->plan->line};
@@ -218,6 +227,8 @@ static int add_all(struct plan_search *s)
                         /* A budget of all tokens twice over is the one of all. */
                         if (c.chunk + 1 < s->chunk.count &&
                             s->chunk.value[c.chunk + 1] >= plan_candidate_tokens(s, &c))
+                            continue;
+                        if (!takes_tile(s, &c))
                             continue;
                         if (add_candidate(s, c))
                             return -1;
@@ -394,6 +405,11 @@ int plan_search_run(struct plan_search *s, const struct plan *plan)
     list_values(s);
     if (add_all(s)) {
         snprintf(s->error, sizeof s->error, "no memory for the candidates");
+        return -1;
+    }
+    if (!s->count) {
+        snprintf(
+            s->error, sizeof s->error, "no launch takes --tile %lld", (long long)plan->line.tile);
         return -1;
     }
     for (int64_t i = 0; i < s->count; i++) {

@@ -105,7 +105,7 @@ grep -q 'faster.*, but does not fit: ' "$scratch/out" && grep -q 'most grows: ' 
 ok 'what would be faster, and the term that keeps it out' $?
 awk '/most grows: / { sub(/.*needs /, ""); needs = $1; term = $(NF - 1) } END { exit !(term > 0 && term <= needs) }' "$scratch/out"
 ok 'that term is part of what it needs by the verdict' $?
-search --context 128 --gpus 1 --model gpt-oss-20b --tile 64
+search --context 128 --sequences 1 --gpus 1 --model gpt-oss-20b --tile 64
 grep -q 'no launch takes --tile 64' "$scratch/err"
 ok 'a tile that no launch takes' $?
 

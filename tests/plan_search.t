@@ -120,6 +120,12 @@ grep -q 'FSDP2 search: .* 0 of 2 launches fit' "$scratch/out" &&
     grep -q 'nothing fits; least needs EP=8, CP=2, TP=2.*largest term: ' "$scratch/out"
 ok 'a baseline that does not fit, and on what' $?
 
+printf 'w 4 decay\nwidth layers 1\nwidth hidden 320\nwidth heads 4\nwidth ffn 1\nwidth experts 2\nwidth topk 2\nwidth vocab 256\n' \
+    >"$scratch/few.txt"
+search --model "$scratch/few.txt" --gpus 2 --profile h200-8 --context 8 --sequence-group 1 --baseline fsdp2 &&
+    grep -q 'FSDP2 winner: ' "$scratch/out"
+ok 'a baseline of widths that say more than the tensors' $?
+
 # refused OPTION MESSAGE ARGUMENT...
 refused()
 {

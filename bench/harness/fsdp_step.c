@@ -176,10 +176,14 @@ struct run {
     double *seconds;
 };
 
-/* FP32 of a rank's shard, of all tensors and of the largest. */
+/* FP32 of a rank's shard, of all tensors and of the largest. A list may have fewer parameters than
+ * its widths say. */
 static int64_t shard_bytes(const struct fsdp_launch *l)
 {
-    return 4 * (l->model.params + 2 * l->model.vocab * l->model.hidden) / l->gpus;
+    const struct plan_model *m = &l->model;
+    int64_t layer = m->hidden * (4 * m->hidden + m->experts * (1 + 3 * m->ffn));
+    int64_t params = m->params > m->layers * layer ? m->params : m->layers * layer;
+    return 4 * (params + 2 * m->vocab * m->hidden) / l->gpus;
 }
 
 static int run_rank(struct rank *rank, void *context)

@@ -4,41 +4,20 @@
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
+use FindBin;
+use lib $FindBin::Bin;
+use Tap;
 
 my $build = $ENV{BUILDDIR} || 'build';
 my $dir = tempdir(CLEANUP => 1);
-my $count = 0;
-my $failed = 0;
 
 # Between two runs on a machine that others use too: measured rates stay within this factor.
 my $factor = 4;
-
-sub ok($$;$) {
-    my ($good, $name, $text) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-    print map { "# $_\n" } split /\n/, $text unless $good || !defined $text;
-}
 
 sub run {
     my ($command) = @_;
     my $text = `$command 2>&1`;
     return ($? >> 8, $text);
-}
-
-sub slurp {
-    my ($path) = @_;
-    open my $file, '<', $path or return '';
-    local $/;
-    return <$file>;
-}
-
-sub spew {
-    my ($path, $text) = @_;
-    open my $file, '>', $path or die "$path: $!";
-    print $file $text;
-    close $file or die "$path: $!";
 }
 
 # ---- the profile
@@ -144,5 +123,4 @@ for (['--device sim', 2, qr/option --device: unknown/], ["--profile $dir/none.co
     ok($status == $wanted && $text =~ $pattern, "calibrated.sh $options: exit $wanted, says $pattern", $text);
 }
 
-print "1..$count\n";
-exit($failed ? 1 : 0);
+done();

@@ -5,31 +5,15 @@
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
+use FindBin;
+use lib $FindBin::Bin;
+use Tap;
 
 my $build = $ENV{BUILDDIR} || 'build';
 my $dir = tempdir(CLEANUP => 1);
 my @tests = grep { -f && -x } glob "$build/emu/tests/cuda_*";
-my $count = 0;
-my $failed = 0;
 
-unless (@tests) {
-    print "1..0 # SKIP the emulator is not built here (make showconfig)\n";
-    exit 0;
-}
-
-sub ok {
-    my ($good, $name) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-}
-
-sub slurp {
-    my ($path) = @_;
-    open my $file, '<', $path or return '';
-    local $/;
-    return <$file>;
-}
+skip_all('the emulator is not built here (make showconfig)') unless @tests;
 
 # The names of the kernels in the sources.
 sub kernels_written {
@@ -94,5 +78,4 @@ my $kernels = grep { $ran_names{$_} } keys %written;
 my $instances = grep { $ran{$_} } keys %held;
 printf "# kernels that ran: %d of %d, instances %d of %d (%.1f %%)\n", $kernels, scalar keys %written,
     $instances, scalar keys %held, 100 * $instances / (keys(%held) || 1);
-print "1..$count\n";
-exit($failed != 0);
+done();

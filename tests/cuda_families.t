@@ -6,16 +6,14 @@
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
+use FindBin;
+use lib $FindBin::Bin;
+use Tap;
 
 my $build = $ENV{BUILDDIR} || 'build';
 my $dir = tempdir(CLEANUP => 1);
-my $count = 0;
-my $failed = 0;
 
-unless (-x "$build/emu/bin/dispatch") {
-    print "1..0 # SKIP the emulator is not built here (make showconfig)\n";
-    exit 0;
-}
+skip_all('the emulator is not built here (make showconfig)') unless -x "$build/emu/bin/dispatch";
 
 # Under the sanitizers, which take their time, each family has fewer ranks and one type.
 my $sanitized = system("nm -D $build/emu/bin/dispatch | grep -q __asan_init") == 0;
@@ -54,21 +52,6 @@ my @devices = (
         CUDA_EMU_DEVICES => 4, CUDA_EMU_ORDER => 'reverse', CUDA_EMU_STREAMS => 'random:1',
     },
 );
-
-sub ok {
-    my ($good, $name, $text) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-    print map { "# $_\n" } split /\n/, $text unless $good || !defined $text;
-}
-
-sub slurp {
-    my ($path) = @_;
-    open my $file, '<', $path or return '';
-    local $/;
-    return <$file>;
-}
 
 # What must not depend on the device in a record: implementation, verdicts, digests, peak, messages.
 sub summary {
@@ -120,5 +103,4 @@ for my $program (sort keys %cases) {
     ok($status == 3 && @lines == 1, 'without a GPU: exit 3 and one line', "exit $status\n$text");
 }
 
-print "1..$count\n";
-exit($failed != 0);
+done();

@@ -5,24 +5,14 @@
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
+use FindBin;
+use lib $FindBin::Bin;
+use Tap;
 
 my $build = $ENV{BUILDDIR} || 'build';
 my $dir = tempdir(CLEANUP => 1);
-my $count = 0;
-my $failed = 0;
 
-unless (-x "$build/emu/bin/dispatch") {
-    print "1..0 # SKIP the emulator is not built here (make showconfig)\n";
-    exit 0;
-}
-
-sub ok {
-    my ($good, $name, $text) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-    print map { "# $_\n" } split /\n/, $text unless $good || !defined $text;
-}
+skip_all('the emulator is not built here (make showconfig)') unless -x "$build/emu/bin/dispatch";
 
 # The exit status of a program on the emulated device, what it printed, and its records.
 sub run {
@@ -136,5 +126,4 @@ my @products = $trace =~ /"name":\s*"gemm"/g;
 my ($made) = $text =~ /products on tensor cores: (\d+)/;
 ok($status == 0 && @products == $made, 'a trace shows one pass', scalar @products . " products\n$text");
 
-print "1..$count\n";
-exit($failed != 0);
+done();

@@ -6,17 +6,15 @@
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
+use FindBin;
+use lib $FindBin::Bin;
+use Tap;
 
 my $build = $ENV{BUILDDIR} || 'build';
 my $program = "$build/emu/tests/cuda_emu/faults";
 my $dir = tempdir(CLEANUP => 1);
-my $count = 0;
-my $failed = 0;
 
-unless (-x $program) {
-    print "1..0 # SKIP the emulator is not built here (make showconfig)\n";
-    exit 0;
-}
+skip_all('the emulator is not built here (make showconfig)') unless -x $program;
 
 # Threads and streams, each in the orders that find most, then others.
 my @settings = (
@@ -44,13 +42,6 @@ sub run {
     return 'the processor';
 }
 
-sub ok {
-    my ($good, $name) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-}
-
 my $caught = 0;
 for my $line (`$program`) {
     my ($name, $seen_by) = split ' ', $line;
@@ -64,13 +55,11 @@ for my $line (`$program`) {
         last if $by;
     }
     if (!$by && $seen_by eq 'sanitizer') {
-        $count++;
-        print "ok $count - $words # SKIP only a sanitizer sees it\n";
+        skip($words, 'only a sanitizer sees it');
         next;
     }
     $caught++ if $by && $by !~ /^Bail/;
     ok($by && $by !~ /^Bail/, "$words: planted" . ($by ? ", caught by $by ($in)" : ', not caught'));
 }
 ok($caught >= 18, "$caught planted faults caught; at least 18 must be");
-print "1..$count\n";
-exit($failed != 0);
+done();

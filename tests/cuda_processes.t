@@ -5,37 +5,18 @@ use strict;
 use warnings;
 use File::Temp qw(tempdir);
 use Time::HiRes qw(time sleep);
+use FindBin;
+use lib $FindBin::Bin;
+use Launched;
+use Tap;
 
 my $build = $ENV{BUILDDIR} || 'build';
 my $dir = tempdir(CLEANUP => 1);
-my ($count, $failed) = (0, 0);
-my @libraries = grep { $_->[1] } map { [split /=/] } split ' ', $ENV{MPI_LAUNCHERS} || '';
+my @launched = grep { $_->[1] } @libraries;
 
-unless (-x "$build/emu/bin/dispatch" && @libraries) {
-    print '1..0 # SKIP ', @libraries ? 'the emulator is not built here' : 'no MPI in this build',
-        " (make showconfig)\n";
-    exit 0;
-}
+skip_all((@launched ? 'the emulator is not built here' : 'no MPI in this build') . ' (make showconfig)')
+    unless -x "$build/emu/bin/dispatch" && @launched;
 
-sub ok($$;$) {
-    my ($good, $name, $text) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-    print map { "# $_\n" } split /\n/, $text unless $good || !defined $text;
-}
-
-sub slurp {
-    my ($path) = @_;
-    open my $file, '<', $path or return '';
-    local $/;
-    return <$file>;
-}
-
-# More ranks than cores, as root in a container: what Open MPI wants to be asked for.
-$ENV{"OMPI_$_"} = 1 for qw(ALLOW_RUN_AS_ROOT ALLOW_RUN_AS_ROOT_CONFIRM MCA_rmaps_base_oversubscribe);
-$ENV{PRTE_MCA_rmaps_default_mapping_policy} = ':oversubscribe';
-$ENV{ASAN_OPTIONS} = 'detect_leaks=0:' . ($ENV{ASAN_OPTIONS} || ''); # MPI keeps some memory
 $ENV{CUDA_EMU_NCCL_FOLDER} = $dir; # a job that was killed leaves its messages there
 
 # Runs a command, of at most 60 s; exit status, what it printed, seconds.
@@ -46,7 +27,7 @@ sub run {
     return ($? >> 8 || $? & 127, $text, time - $begin);
 }
 
-my ($library, $launcher) = @{$libraries[0]};
+my ($library, $launcher) = @{$launched[0]};
 
 sub job {
     my ($processes, $command) = @_;
@@ -68,17 +49,6 @@ sub bits {
 
 # ---- the same bits
 
-my $tiny = '--iters 1 --check reference';
-my %cases = (
-    vocab => "--tokens 7 --hidden 16 --vocab 53 $tiny",
-    dispatch => '--impl llep,alltoall-dedup,pipelined-llep --tokens 11 --hidden 16 --ffn 16 '
-        . "--experts 24 --topk 3 --routing 95/4 $tiny",
-    checkpoint => "--layers 2 --tokens 6 --hidden 16 --ffn 16 --host-budget 1M $tiny",
-    optimizer => "--params 3000 $tiny",
-    train => '--composition composed,standard --steps 2 --layers 1 --hidden 32 --ffn 16 --experts 24 '
-        . '--length 16 --sequences 1 --chunk-budget 8 --text LICENSE',
-);
-
 # `gpus` of the machine, `processes` of `each` ranks; the device that the record names, as `label`.
 sub test_bits {
     my ($program, $gpus, $processes, $each, $options, $label) = @_;
@@ -87,7 +57,7 @@ sub test_bits {
     run("$build/bin/$program $cases{$program} --ranks $ranks --json $threads") unless -e $threads;
     unlink $got;
     local $ENV{CUDA_EMU_DEVICES} = $gpus;
-    my $path = $library eq $libraries[0][0] ? 'bin' : $library;
+    my $path = $library eq $launched[0][0] ? 'bin' : $library;
     my ($status, $text) = job($processes, "$build/emu/$path/$program --device cuda $cases{$program} "
         . "--ranks-per-process $each $options --json $got");
     my ($want, $bits, $record) = (bits($threads), bits($got), slurp($got));
@@ -168,17 +138,6 @@ sub test_refusals {
         "exit $status\n$text");
 }
 
-sub left_behind {
-    my ($what) = @_;
-    my $found = '';
-    for (1 .. 100) {
-        $found = `ps -eo pid,args | grep -F -- '$what' | grep -v grep`;
-        return '' if $found eq '';
-        sleep 0.1;
-    }
-    return $found;
-}
-
 sub fails {
     my ($fault, $pattern) = @_;
     my $command = "$build/emu/tests/mpi_faults '$fault' nccl";
@@ -237,9 +196,8 @@ test_messages();
 test_refusals();
 test_faults();
 test_nccl_fails();
-for my $other (@libraries[1 .. $#libraries]) {
+for my $other (@launched[1 .. $#launched]) {
     ($library, $launcher) = @$other;
     test_bits('dispatch', 2, 2, 1, '--messages nccl', $emulated) if -x "$build/emu/$library/dispatch";
 }
-print "1..$count\n";
-exit($failed != 0);
+done();

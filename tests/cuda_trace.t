@@ -5,31 +5,14 @@
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
+use FindBin;
+use lib $FindBin::Bin;
+use Tap;
 
 my $build = $ENV{BUILDDIR} || 'build';
 my $dir = tempdir(CLEANUP => 1);
-my $count = 0;
-my $failed = 0;
 
-unless (-x "$build/emu/bin/checkpoint") {
-    print "1..0 # SKIP the emulator is not built here (make showconfig)\n";
-    exit 0;
-}
-
-sub ok {
-    my ($good, $name, $text) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-    print map { "# $_\n" } split /\n/, $text unless $good || !defined $text;
-}
-
-sub slurp {
-    my ($path) = @_;
-    open my $file, '<', $path or return '';
-    local $/;
-    return <$file>;
-}
+skip_all('the emulator is not built here (make showconfig)') unless -x "$build/emu/bin/checkpoint";
 
 my %commands = (
     checkpoint => '--impl sco --layers 3 --tokens 9 --hidden 16 --ffn 24 --host-budget 100000',
@@ -78,5 +61,4 @@ for my $program (sort keys %commands) {
     ok($trace =~ /"cat":"kernel"/, "$program: what was seen is shown all the same");
 }
 
-print "1..$count\n";
-exit($failed != 0);
+done();

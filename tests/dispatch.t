@@ -3,19 +3,12 @@
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
+use FindBin;
+use lib $FindBin::Bin;
+use Tap;
 
 my $bin = ($ENV{BUILDDIR} || 'build') . '/bin/dispatch';
 my $dir = tempdir(CLEANUP => 1);
-my $count = 0;
-my $failed = 0;
-
-sub ok($$;$) {
-    my ($good, $name, $text) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-    print map { "# $_\n" } split /\n/, $text unless $good || !defined $text;
-}
 
 # Runs dispatch; returns exit status and both outputs together.
 sub dispatch {
@@ -29,13 +22,6 @@ sub refuses {
     my ($got, $text) = dispatch($arguments);
     ok($got == $status && $text =~ $pattern, "$arguments: exit $status, says $pattern",
         "exit $got: $text");
-}
-
-sub slurp {
-    my ($path) = @_;
-    open my $file, '<:raw', $path or return '';
-    local $/;
-    return <$file>;
 }
 
 # A version 1.0 .npy file.
@@ -222,5 +208,4 @@ for my $memory ('1M', '1100K', '1300K', '1500K') {
             . '--oom record', 0, qr/OUT OF MEMORY/);
 }
 
-print "1..$count\n";
-exit($failed ? 1 : 0);
+done();

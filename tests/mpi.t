@@ -6,41 +6,22 @@ use warnings;
 use File::Spec;
 use File::Temp qw(tempdir);
 use Time::HiRes qw(time sleep);
+use FindBin;
+use lib $FindBin::Bin;
+use Launched;
+use Tap qw(skip done slurp);
 
 my $build = $ENV{BUILDDIR} || 'build';
 my $dir = tempdir(CLEANUP => 1);
-my ($count, $failed) = (0, 0);
 my $reported = ''; # by a sanitizer, since the last test
 
-# NAME=LAUNCHER, the library of the programs first.
-my @libraries = map { [split /=/] } split ' ', $ENV{MPI_LAUNCHERS} || '';
 sub ok($$;$) {
     my ($good, $name, $text) = @_;
     ($good, $text) = (0, $reported) if $reported;
     $reported = '';
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-    print map { "# $_\n" } split /\n/, $text unless $good || !defined $text;
+    Tap::ok($good, $name, $text);
 }
 
-sub skip {
-    my ($name, $reason) = @_;
-    $count++;
-    print "ok $count - $name # SKIP $reason\n";
-}
-
-sub slurp {
-    my ($path) = @_;
-    open my $file, '<', $path or return '';
-    local $/;
-    return <$file>;
-}
-
-# More ranks than cores, as root in a container: what Open MPI wants to be asked for.
-$ENV{"OMPI_$_"} = 1 for qw(ALLOW_RUN_AS_ROOT ALLOW_RUN_AS_ROOT_CONFIRM MCA_rmaps_base_oversubscribe);
-$ENV{PRTE_MCA_rmaps_default_mapping_policy} = ':oversubscribe';
-$ENV{ASAN_OPTIONS} = 'detect_leaks=0:' . ($ENV{ASAN_OPTIONS} || ''); # MPI keeps some memory
 # What the thread sanitizer finds fails a test (see run), but for what libraries do among themselves.
 $ENV{TSAN_OPTIONS} = 'suppressions=' . File::Spec->rel2abs('tests/mpi_tsan.supp') . ':'
   . ($ENV{TSAN_OPTIONS} || '');
@@ -127,17 +108,6 @@ sub bits {
     return join "\n", @lines;
 }
 
-my $tiny = '--iters 1 --check reference';
-my %cases = (
-    vocab => "--tokens 7 --hidden 16 --vocab 53 $tiny",
-    dispatch => '--impl llep,alltoall-dedup,pipelined-llep --tokens 11 --hidden 16 --ffn 16 '
-        . "--experts 24 --topk 3 --routing 95/4 $tiny",
-    checkpoint => "--layers 2 --tokens 6 --hidden 16 --ffn 16 --host-budget 1M $tiny",
-    optimizer => "--params 3000 $tiny",
-    train => '--composition composed,standard --steps 3 --layers 1 --hidden 32 --ffn 16 --experts 24 '
-        . '--length 16 --sequences 1 --chunk-budget 8 --text LICENSE',
-);
-
 # The same bits as thread ranks.
 sub test_bits {
     my ($processes, @programs) = @_;
@@ -207,17 +177,6 @@ sub test_launch {
 }
 
 # ---- faults
-
-sub left_behind {
-    my ($what) = @_;
-    my $found = '';
-    for (1 .. 100) {
-        $found = `ps -eo pid,args | grep -F -- '$what' | grep -v grep`;
-        return '' if $found eq '';
-        sleep 0.1;
-    }
-    return $found;
-}
 
 # What a fault does, and what of it must be read: `fails` ends the job, `recovers` its group alone.
 my $at = qr/mpi_faults: rank 2 on \S+/;
@@ -416,5 +375,4 @@ if ($why && $why ne 'slow') {
         test_hosts($why ? '' : ' with 5 ms between them') if $launcher;
     }
 }
-print "1..$count\n";
-exit($failed || !$count ? 1 : 0);
+done();

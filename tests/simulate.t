@@ -4,19 +4,12 @@
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
+use FindBin;
+use lib $FindBin::Bin;
+use Tap;
 
 my $bin = ($ENV{BUILDDIR} || 'build') . '/bin';
 my $dir = tempdir(CLEANUP => 1);
-my $count = 0;
-my $failed = 0;
-
-sub ok($$;$) {
-    my ($good, $name, $text) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-    print map { "# $_\n" } split /\n/, $text unless $good || !defined $text;
-}
 
 # Exit status and both outputs together.
 sub run {
@@ -36,20 +29,6 @@ sub refuses {
     my ($got, $text) = run($arguments);
     ok($got == 2 && $text =~ $pattern && $text =~ /^[^\n]*\n$/,
         "$arguments: exit 2, says $pattern", "exit $got: $text");
-}
-
-sub slurp {
-    my ($path) = @_;
-    open my $file, '<', $path or return '';
-    local $/;
-    return <$file>;
-}
-
-sub spew {
-    my ($path, $text) = @_;
-    open my $file, '>', $path or die "$path: $!";
-    print $file $text;
-    close $file or die "$path: $!";
 }
 
 # ---- the papers' shapes
@@ -183,5 +162,4 @@ refuses("vocab --device sim --dump $dir", qr/--dump: has no effect on sim/);
 refuses('optimizer --device sim --nonfinite 2', qr/--nonfinite: has no effect on sim/);
 refuses('vocab --device simulated', qr/got 'simulated', allowed cpu, sim\[:PROFILE\], cuda/);
 
-print "1..$count\n";
-exit($failed ? 1 : 0);
+done();

@@ -5,34 +5,14 @@ use strict;
 use warnings;
 use File::Temp qw(tempdir);
 use Time::HiRes qw(time sleep);
+use FindBin;
+use lib $FindBin::Bin;
+use Tap;
 
 my $build = $ENV{BUILDDIR} || 'build';
 my $dir = tempdir(CLEANUP => 1);
 my $meeting = "$dir/meeting";
-my ($count, $failed) = (0, 0);
 $ENV{CUDA_EMU_NCCL_FOLDER} = $dir;
-
-sub ok($$;$) {
-    my ($good, $name, $text) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-    print map { "# $_\n" } split /\n/, $text unless $good || !defined $text;
-}
-
-sub slurp {
-    my ($path) = @_;
-    open my $file, '<', $path or return '';
-    local $/;
-    return <$file>;
-}
-
-sub spew {
-    my ($path, $text) = @_;
-    open my $file, '>', $path or die "$path: $!";
-    print $file $text;
-    close $file;
-}
 
 # Starts the processes of `numbers`, of `size`, `late` seconds apart, and waits for them: the statuses,
 # and all that they printed.
@@ -174,5 +154,4 @@ test_bits();
 test_gpus();
 test_meeting();
 test_faults();
-print "1..$count\n";
-exit($failed != 0);
+done();

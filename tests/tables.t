@@ -5,32 +5,18 @@ use strict;
 use warnings;
 use File::Temp qw(tempdir);
 use Cwd qw(abs_path getcwd);
+use FindBin;
+use lib $FindBin::Bin;
+use Tap qw(ok done spew);
 
 my $build = abs_path($ENV{BUILDDIR} || 'build');
 my $dir = tempdir(CLEANUP => 1);
-my $count = 0;
-my $failed = 0;
-
-sub ok {
-    my ($good, $name, $text) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-    print map { "# $_\n" } split /\n/, $text unless $good || !defined $text;
-}
 
 # Runs a script; exit status and both outputs together.
 sub table {
     my ($arguments, $environment) = @_;
     my $text = `${\($environment // '')} BUILDDIR=\${BUILDDIR:-$build} bench/tables/$arguments 2>&1`;
     return ($? >> 8, $text);
-}
-
-sub put {
-    my ($path, $text) = @_;
-    open my $file, '>', $path or die "$path: $!";
-    print $file $text;
-    close $file;
 }
 
 sub slurp {
@@ -117,7 +103,7 @@ ok($text =~ /^ +paper +ours +range +measured +difference +verdict$/m, 'paper, ou
 # Measured on eight of the paper's GPUs: a doctored copy of the simulated records.
 my $records = slurp("$dir/sim/table_10.jsonl");
 mkdir "$dir/cuda";
-put("$dir/cuda/table_10.jsonl", $records . $records =~ s/"device":"sim:[^"]*"/"device":"cuda:NVIDIA H200"/gr);
+spew("$dir/cuda/table_10.jsonl", $records . $records =~ s/"device":"sim:[^"]*"/"device":"cuda:NVIDIA H200"/gr);
 ($status, $again) = table("table_10.sh --csv --from $dir/cuda");
 ok($again =~ /increment, ring-dtp",GiB,9.6841,(3.58\d+),,,\1,better/, 'a measured figure has its own column',
     $again);
@@ -129,7 +115,7 @@ ok($again =~ /increment, ring-dtp",GiB,9.6841,(3.58\d+),,,\1,better/, 'a measure
 mkdir "$dir/byte";
 mkdir "$dir/byte/bin";
 symlink "$build/bin/tabulate", "$dir/byte/bin/tabulate";
-put("$dir/byte/bin/vocab", "#!/bin/sh\n\"$build/tests/vocab_one_byte\" \"\$@\"\necho \$? >>$dir/byte/status\nexit 0\n");
+spew("$dir/byte/bin/vocab", "#!/bin/sh\n\"$build/tests/vocab_one_byte\" \"\$@\"\necho \$? >>$dir/byte/status\nexit 0\n");
 chmod 0755, "$dir/byte/bin/vocab";
 ($status, $again) = table('table_10.sh --csv', "BUILDDIR=$dir/byte");
 ok(slurp("$dir/byte/status") =~ /^1$/m, 'a byte more than the closed form says is a failed case');
@@ -141,7 +127,7 @@ ok($changed eq $expected && $changed ne '',
 # ---- half a link -------------------------------------------------------------------------------------
 
 mkdir "$dir/profiles";
-put("$dir/profiles/h200-8.conf",
+spew("$dir/profiles/h200-8.conf",
     slurp('profiles/h200-8.conf') =~ s/^(link_bytes_per_s\s*=\s*)(\S+)/$1 . $2 \/ 2/mer);
 for (['table_11.sh', qr/ring-dtp : time/], ['table_10.sh', qr/: time/]) {
     my ($script, $pattern) = @$_;
@@ -153,5 +139,4 @@ for (['table_11.sh', qr/ring-dtp : time/], ['table_10.sh', qr/: time/]) {
         "changed:\n$changed\nexpected:\n$expected");
 }
 
-print "1..$count\n";
-exit($failed ? 1 : 0);
+done();

@@ -3,18 +3,12 @@
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
+use FindBin;
+use lib $FindBin::Bin;
+use Tap;
 
 my $bin = ($ENV{BUILDDIR} || 'build') . '/bin/vocab';
 my $dir = tempdir(CLEANUP => 1);
-my $count = 0;
-my $failed = 0;
-
-sub ok {
-    my ($good, $name) = @_;
-    $count++;
-    $failed++ unless $good;
-    print $good ? "ok $count - $name\n" : "not ok $count - $name\n";
-}
 
 # Runs vocab; returns exit status and both outputs together.
 sub vocab {
@@ -30,27 +24,13 @@ sub refuses {
     print "# exit $got: $text" unless $got == $status && $text =~ $pattern;
 }
 
-sub slurp {
-    my ($path) = @_;
-    open my $file, '<:raw', $path or return '';
-    local $/;
-    return <$file>;
-}
-
-sub write_file {
-    my ($path, $bytes) = @_;
-    open my $file, '>:raw', $path or die "$path: $!";
-    print $file $bytes;
-    close $file or die "$path: $!";
-}
-
 # A version 1.0 .npy file.
 sub npy {
     my ($path, $type, $shape, $data, %how) = @_;
     my $order = $how{fortran} ? 'True' : 'False';
     my $header = "{'descr': '$type', 'fortran_order': $order, 'shape': ($shape), }";
     $header .= ' ' x (64 - (10 + length($header) + 1) % 64) . "\n";
-    write_file($path, "\x93NUMPY\x01\x00" . pack('v', length $header) . $header . $data);
+    spew($path, "\x93NUMPY\x01\x00" . pack('v', length $header) . $header . $data);
 }
 
 # Five tokens of width 3 against seven vocabulary rows.
@@ -67,7 +47,8 @@ sub tensors {
 for my $shape ('--ranks 4 --tokens 64 --hidden 32 --vocab 3000',
     '--ranks 3 --tokens-per-rank 5,0,7 --vocab 1003 --hidden 32',
     '--ranks 2 --tokens 16 --hidden 32 --vocab 3000 --dtype bf16') {
-    my $json = "$dir/r$count.jsonl";
+    my $json = "$dir/all.jsonl";
+    unlink $json;
     my ($status, $text) =
         vocab("--impl all $shape --pass both --check reference --iters 1 --json $json");
     my $bitwise = () = $text =~ /\bbitwise\b/g;
@@ -109,7 +90,7 @@ ok(length slurp("$one/dW.npy") == length slurp("$two/dW.npy"), 'dW has its shape
 
 refuses("--load $dir/nowhere", 2, qr/nowhere/);
 my @broken = (
-    ['truncated', 'w.npy', sub { my $b = slurp("$_[0]/w.npy"); write_file("$_[0]/w.npy", substr($b, 0, -5)) }],
+    ['truncated', 'w.npy', sub { my $b = slurp("$_[0]/w.npy"); spew("$_[0]/w.npy", substr($b, 0, -5)) }],
     ['of another type', 'x.npy', sub { npy("$_[0]/x.npy", '<f8', '5, 3', pack('d<*', (0) x 15)) }],
     ['in Fortran order', 'x.npy',
         sub { npy("$_[0]/x.npy", '<f4', '5, 3', pack('f<*', (0) x 15), fortran => 1) }],
@@ -121,7 +102,7 @@ my @broken = (
 );
 for my $case (@broken) {
     my ($what, $name, $break) = @$case;
-    my $folder = "$dir/bad$count";
+    my $folder = tempdir(DIR => $dir);
     tensors($folder);
     $break->($folder);
     my ($got, $said) = vocab("--load $folder");
@@ -153,5 +134,4 @@ for my $memory ('200K', '250K', '300K', '400K', '500K') {
 refuses('--tokens 1M --hidden 8K --vocab 1M --impl materialized', 3, qr/need/);
 refuses('--tokens 1G --hidden 8K --vocab 1G --impl materialized', 2, qr/--vocab.*64-bit/);
 
-print "1..$count\n";
-exit($failed ? 1 : 0);
+done();

@@ -324,6 +324,17 @@ static int bound_fast(
     return result->status == CASE_OK ? 0 : -1;
 }
 
+/* 0, or -1 when memory is short. */
+static int make_inputs(const struct program_state *p, const struct problem *problem, int64_t step,
+    struct moe_inputs *inputs)
+{
+    uint64_t seed = (uint64_t)p->common.seed;
+    if (case_simulates(&p->common))
+        return moe_inputs_routed(inputs, &problem->shape, &problem->routing, seed, step);
+    return moe_inputs_init(
+        inputs, &problem->shape, &problem->routing, seed, step, p->line.data != 0);
+}
+
 /* One step, once: memory, bits, loads. 0, or -1 with the reason in the result. */
 static int check_step(struct program_state *p, struct report *report, struct moe_run *run,
     struct moe_inputs *inputs, struct case_result *result)
@@ -412,8 +423,7 @@ static int64_t worst_step(struct program_state *p, struct report *report, struct
         struct moe_inputs inputs;
         struct case_result one;
         if (case_result_init(&one, problem->shape.ranks) ||
-            moe_inputs_init(&inputs, &problem->shape, &problem->routing, (uint64_t)p->common.seed,
-                step, p->line.data != 0)) {
+            make_inputs(p, problem, step, &inputs)) {
             worst = fail(result, "no host memory for the inputs");
             break;
         }
@@ -445,8 +455,7 @@ static void measure(struct program_state *p, struct report *report, struct probl
     struct moe_run *run, int64_t step, struct case_result *result)
 {
     struct moe_inputs inputs;
-    if (moe_inputs_init(&inputs, &problem->shape, &problem->routing, (uint64_t)p->common.seed, step,
-            p->line.data != 0)) {
+    if (make_inputs(p, problem, step, &inputs)) {
         fail(result, "no host memory for the inputs");
         return;
     }

@@ -474,6 +474,19 @@ static void run_on_pool(struct program_state *p, struct report *report,
     dev_pool_free(pool);
 }
 
+/* 0, or -1 when memory is short. */
+static int make_inputs(
+    const struct program_state *p, const struct vocab_shape *shape, struct vocab_inputs *inputs)
+{
+    uint64_t seed = (uint64_t)p->common.seed;
+    if (p->common.load)
+        return vocab_inputs_from_files(inputs, shape, &p->files);
+    if (!case_simulates(&p->common))
+        return vocab_inputs_seeded(inputs, shape, seed, p->line.ignored);
+    *inputs = vocab_inputs_counted(shape, seed, p->line.ignored);
+    return 0;
+}
+
 static void run_case(void *context, struct report *report, struct case_result *result)
 {
     struct program_state *p = context;
@@ -501,10 +514,7 @@ static void run_case(void *context, struct report *report, struct case_result *r
     }
     if (!case_simulates(&p->common) && !fits_machine(impl, &shape, &options, backward, result))
         return;
-    int short_of_memory = p->common.load ? vocab_inputs_from_files(&inputs, &shape, &p->files)
-                                         : vocab_inputs_seeded(&inputs, &shape,
-                                               (uint64_t)p->common.seed, p->line.ignored);
-    if (short_of_memory) {
+    if (make_inputs(p, &shape, &inputs)) {
         result->status = CASE_ERROR;
         snprintf(result->reason, sizeof result->reason, "no host memory for the inputs");
         return;

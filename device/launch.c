@@ -27,21 +27,23 @@ struct launch launch = {
 static const char *const size_variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
     "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"};
 
-/* How many processes a launcher says to have started; 1 when none did. */
+/* How many processes a launcher says to have started; 0 when none did. */
 static int launched_processes(const char **variable)
 {
+    bool alone = false;
     for (size_t i = 0; i < sizeof size_variables / sizeof *size_variables; i++) {
         const char *text = getenv(size_variables[i]);
         if (!strcmp(size_variables[i], "WORLD_SIZE") && !getenv("FLATPEAK_JOB_FILE"))
             continue;
         int count = text ? atoi(text) : 0;
+        alone |= count == 1;
         if (count > 1) {
             *variable = size_variables[i];
             return count;
         }
     }
     *variable = "";
-    return 1;
+    return alone ? 1 : 0;
 }
 
 static int refuse(const char *program, const char *format, ...)
@@ -166,7 +168,8 @@ int launch_open(const char *program)
     const char *variable;
     int expected = launched_processes(&variable);
     launch.program = program;
-    if (expected == 1)
+    launch.launched = expected > 0;
+    if (expected <= 1)
         return -1;
     guard_start(program);
     int status = join(expected, variable);
@@ -253,6 +256,11 @@ int launch_finish_group(struct group *group, struct ranks_failure *failure)
 bool launch_started(void)
 {
     return launch.started;
+}
+
+bool launch_by_launcher(void)
+{
+    return launch.launched;
 }
 
 bool launch_is_main(void)

@@ -24,6 +24,8 @@ int launch_close(int status);
 
 /* Several processes hold the ranks. */
 bool launch_started(void);
+/* A launcher started this process, be it as the only one. */
+bool launch_by_launcher(void);
 bool launch_is_main(void);
 int launch_processes(void);
 int launch_process(void);

@@ -15,6 +15,7 @@ struct launch_place {
 struct launch {
     const char *program;
     bool started;
+    bool launched; /* by a launcher, if alone */
     int processes, process, per_process;
     const char *library;
     /* [processes], owned; NULL when alone */

@@ -46,11 +46,9 @@ int64_t vocab_max_shard_rows(const struct vocab_shape *shape)
     return vocab_shard_rows(shape->vocab, shape->ranks, 0);
 }
 
-int64_t vocab_count_valid(struct comm *comm, const int64_t *host_targets, int64_t tokens)
+int64_t vocab_sum_valid(struct comm *comm, int64_t mine)
 {
-    int64_t mine = 0, all = 0;
-    for (int64_t i = 0; i < tokens; i++)
-        mine += host_targets[i] != VOCAB_IGNORED;
+    int64_t all = 0;
     int64_t *counts = malloc((size_t)comm_size(comm) * sizeof *counts);
     if (!counts) {
         comm_abort(comm, "no host memory to count the valid tokens");
@@ -63,6 +61,14 @@ int64_t vocab_count_valid(struct comm *comm, const int64_t *host_targets, int64_
         all = -1;
     free(counts);
     return all;
+}
+
+int64_t vocab_count_valid(struct comm *comm, const int64_t *host_targets, int64_t tokens)
+{
+    int64_t mine = 0;
+    for (int64_t i = 0; i < tokens; i++)
+        mine += host_targets[i] != VOCAB_IGNORED;
+    return vocab_sum_valid(comm, mine);
 }
 
 float vocab_scale(int64_t valid)

@@ -119,7 +119,8 @@ float *vocab_scatter_weight_gradient(struct vocab *v, float *full);
 /* Bytes that forward's outputs take: max, log_z, loss. */
 #define VOCAB_TOKEN_OUTPUT_BYTES 12
 
-/* Valid targets on this rank, and their sum over ranks (collective). -1 after an abort. */
+/* A rank's valid targets, and the sum of them over ranks (collective). -1 after an abort. */
+int64_t vocab_sum_valid(struct comm *comm, int64_t mine);
 int64_t vocab_count_valid(struct comm *comm, const int64_t *host_targets, int64_t tokens);
 
 /* FP32 of 1/valid taken in FP64; 0 when valid is 0. */

@@ -159,6 +159,13 @@ sub test_launch {
     ok($status == 2 && $text =~ /rank 1 on \S+ was started with other options than rank 0/
             && $text =~ /--vocab 51/,
         "$name: other options on another rank", $text);
+    # One process, of two ranks: threads as they always are, counted as the launcher's are.
+    ($status, $text) = job(1, "$programs/vocab $small --ranks-per-process 2 --check reference");
+    ok($status == 0 && $text =~ /^ +4 +16 +50 +2 .*bitwise/m, "$name: two ranks of one process",
+        "exit $status\n$text");
+    ($status, $text) = job(1, "$programs/vocab $small --ranks-per-process 2 --ranks 3");
+    ok($status == 2 && $text =~ /--ranks: got 3, allowed 2 \(1 process of 2\)/,
+        "$name: other ranks than those of one process", "exit $status\n$text");
     # A file that is there for one rank only.
     my $program = File::Spec->rel2abs("$programs/optimizer");
     mkdir "$dir/$_" for qw(with without);

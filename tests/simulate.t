@@ -137,6 +137,13 @@ declares("optimizer --device sim:$dir/bytes.conf --propagate --weight-decay 0 "
       . "--impl device,staged,offload-stream",
     others => 1);
 
+# Nobody reads targets or router weights here: terabytes of them are not asked for.
+for my $impl (qw(ring-dtp materialized)) {
+    my ($got, $text) = run("vocab --device sim --impl $impl --ranks 128 --hidden 1 --vocab 2K --tokens 2147483647 --oom record");
+    ok($got == 0 && $text =~ /device memory of rank \d+: live set/,
+        "$impl: targets of 2 TiB are counted against the device and not made", "exit $got: $text");
+}
+
 # ---- what is refused
 
 my $profile = slurp('profiles/h200-8.conf');

@@ -16,17 +16,19 @@ int job_setup(
     struct options *parsed, const int64_t *ranks, int64_t ranks_per_process, double timeout_s)
 {
     int per_process = ranks_per_process > 0 ? (int)ranks_per_process : 1;
-    if (!launch_started())
-        return ranks_per_process < 0 ? -1
-                                     : options_refuse(parsed, "ranks-per-process",
-                                           "has no effect without a launcher: --ranks are threads");
+    if (!launch_started() && ranks_per_process < 0)
+        return -1;
+    if (!launch_by_launcher())
+        return options_refuse(
+            parsed, "ranks-per-process", "has no effect without a launcher: --ranks are threads");
     launch_set_ranks_per_process(per_process);
     launch_set_timeout(timeout_s);
     options_default_count(parsed, "ranks", launch_ranks());
     for (options_rewind(parsed); options_next(parsed);) {
         if (*ranks != launch_ranks())
-            return options_refuse(parsed, "ranks", "got %lld, allowed %d (%d processes of %d)",
-                (long long)*ranks, launch_ranks(), launch_processes(), per_process);
+            return options_refuse(parsed, "ranks", "got %lld, allowed %d (%d process%s of %d)",
+                (long long)*ranks, launch_ranks(), launch_processes(),
+                launch_processes() > 1 ? "es" : "", per_process);
     }
     options_rewind(parsed);
     return -1;

@@ -26,8 +26,26 @@ static int fill_routing(struct moe_inputs *inputs, const struct moe_routing *rou
         inputs->rank_idx[r] = inputs->idx + at;
         if (moe_routing_fill(routing, shape, inputs->seed, step, r, inputs->idx + at))
             return -1;
-        moe_routing_weights(
-            routing, shape, inputs->seed, step, r, inputs->integers, inputs->router_weight + at);
+        if (inputs->router_weight)
+            moe_routing_weights(routing, shape, inputs->seed, step, r, inputs->integers,
+                inputs->router_weight + at);
+    }
+    return 0;
+}
+
+/* `weighted`: with the router's weights. */
+static int init(
+    struct moe_inputs *inputs, const struct moe_routing *routing, int64_t step, bool weighted)
+{
+    inputs->total = moe_first_token(&inputs->shape, inputs->shape.ranks);
+    size_t slots = (size_t)(inputs->total * inputs->shape.topk) + 1;
+    inputs->idx = malloc(slots * sizeof *inputs->idx);
+    if (weighted)
+        inputs->router_weight = malloc(slots * sizeof *inputs->router_weight);
+    if (!inputs->idx || (weighted && !inputs->router_weight) ||
+        fill_routing(inputs, routing, step)) {
+        moe_inputs_free(inputs);
+        return -1;
     }
     return 0;
 }
@@ -35,18 +53,15 @@ static int fill_routing(struct moe_inputs *inputs, const struct moe_routing *rou
 int moe_inputs_init(struct moe_inputs *inputs, const struct moe_shape *shape,
     const struct moe_routing *routing, uint64_t seed, int64_t step, bool integers)
 {
-    *inputs = (struct moe_inputs){.shape = *shape,
-        .seed = seed,
-        .integers = integers,
-        .total = moe_first_token(shape, shape->ranks)};
-    size_t slots = (size_t)(inputs->total * shape->topk) + 1;
-    inputs->idx = malloc(slots * sizeof *inputs->idx);
-    inputs->router_weight = malloc(slots * sizeof *inputs->router_weight);
-    if (!inputs->idx || !inputs->router_weight || fill_routing(inputs, routing, step)) {
-        moe_inputs_free(inputs);
-        return -1;
-    }
-    return 0;
+    *inputs = (struct moe_inputs){.shape = *shape, .seed = seed, .integers = integers};
+    return init(inputs, routing, step, true);
+}
+
+int moe_inputs_routed(struct moe_inputs *inputs, const struct moe_shape *shape,
+    const struct moe_routing *routing, uint64_t seed, int64_t step)
+{
+    *inputs = (struct moe_inputs){.shape = *shape, .seed = seed};
+    return init(inputs, routing, step, false);
 }
 
 void moe_inputs_free(struct moe_inputs *inputs)

@@ -55,7 +55,8 @@ static void load_all(struct moe *m, struct rank *rank, const struct moe_run *run
     m->up = load(dev, inputs, MOE_UP, expert, values, LIVE_WEIGHTS, "up weights");
     m->down = load(dev, inputs, MOE_DOWN, expert, values, LIVE_WEIGHTS, "down weights");
     float *weights = dev_alloc(dev, slots * 4, LIVE_INPUT, "router weights");
-    dev_write(dev, weights, inputs->router_weight + token * s->topk, slots * 4);
+    if (inputs->router_weight)
+        dev_write(dev, weights, inputs->router_weight + token * s->topk, slots * 4);
     m->router_weight = weights;
 }
 

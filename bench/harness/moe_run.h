@@ -18,7 +18,7 @@ struct moe_inputs {
     bool integers;        /* small whole numbers, so that any order gives the same bits */
     int64_t total;        /* tokens of all ranks */
     int32_t *idx;         /* [total, k] */
-    float *router_weight; /* [total, k] */
+    float *router_weight; /* [total, k]; NULL after moe_inputs_routed */
     const int32_t *rank_idx[MOE_RANKS_MAX];
     void *arrays[MOE_TENSORS]; /* by enum moe_tensor; NULL until moe_inputs_materialize */
 };
@@ -27,6 +27,10 @@ struct moe_inputs {
  * short. */
 int moe_inputs_init(struct moe_inputs *inputs, const struct moe_shape *shape,
     const struct moe_routing *routing, uint64_t seed, int64_t step, bool integers);
+
+/* The same for a simulated device, which reads the routing alone. */
+int moe_inputs_routed(struct moe_inputs *inputs, const struct moe_shape *shape,
+    const struct moe_routing *routing, uint64_t seed, int64_t step);
 void moe_inputs_free(struct moe_inputs *inputs);
 
 /* Elements of a tensor: X and dY [total, H], gate and up [E, F, H], down [E, H, F]. */

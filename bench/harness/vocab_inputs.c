@@ -1,6 +1,7 @@
 /* Inputs of the vocabulary problem, seeded or the user's own. */
 #include "bench/harness/vocab_run.h"
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/strip.h"
@@ -9,20 +10,41 @@
 /* Tensor numbers under one seed. */
 enum { TENSOR_X = 1, TENSOR_W = 2, TENSOR_TARGET = 3, TENSOR_IGNORED = 4 };
 
+static bool is_ignored(const struct vocab_inputs *inputs, int64_t token)
+{
+    uint64_t bits = seed_bits(inputs->seed, TENSOR_IGNORED, token);
+    return (double)(bits >> 11) * 0x1p-53 < inputs->ignored;
+}
+
 int vocab_inputs_seeded(
     struct vocab_inputs *inputs, const struct vocab_shape *shape, uint64_t seed, double ignored)
 {
     int64_t total = vocab_total_tokens(shape);
-    *inputs = (struct vocab_inputs){.shape = *shape, .seed = seed, .ignored = ignored};
+    *inputs = vocab_inputs_counted(shape, seed, ignored);
     inputs->targets = malloc((size_t)(total ? total : 1) * sizeof *inputs->targets);
     if (!inputs->targets)
         return -1;
-    for (int64_t i = 0; i < total; i++) {
-        double u = (double)(seed_bits(seed, TENSOR_IGNORED, i) >> 11) * 0x1p-53;
-        inputs->targets[i] =
-            u < ignored ? VOCAB_IGNORED : seed_index(seed, TENSOR_TARGET, i, shape->vocab);
-    }
+    for (int64_t i = 0; i < total; i++)
+        inputs->targets[i] = is_ignored(inputs, i)
+                                 ? VOCAB_IGNORED
+                                 : seed_index(seed, TENSOR_TARGET, i, shape->vocab);
     return 0;
+}
+
+struct vocab_inputs vocab_inputs_counted(
+    const struct vocab_shape *shape, uint64_t seed, double ignored)
+{
+    return (struct vocab_inputs){.shape = *shape, .seed = seed, .ignored = ignored};
+}
+
+int64_t vocab_inputs_valid(const struct vocab_inputs *inputs, int64_t first, int64_t count)
+{
+    int64_t valid = 0;
+    if (!inputs->targets && inputs->ignored <= 0)
+        return count;
+    for (int64_t i = first; i < first + count; i++)
+        valid += inputs->targets ? inputs->targets[i] != VOCAB_IGNORED : !is_ignored(inputs, i);
+    return valid;
 }
 
 /* Rows of a seeded tensor [.., hidden]. */

@@ -56,14 +56,15 @@ static void load(struct vocab *v, struct rank *rank, const struct vocab_run *run
         .run_order = run->run_order,
         .dev = rank->dev,
         .comm = rank->comm,
-        .host_targets = inputs->targets + token};
+        .host_targets = inputs->targets ? inputs->targets + token : NULL};
     v->x = load_rows(rank->dev, inputs, vocab_inputs_x, token, tokens, LIVE_INPUT, "activations");
     v->w = load_rows(rank->dev, inputs, vocab_inputs_w, full ? 0 : row, full ? shape->vocab : rows,
         LIVE_WEIGHTS, full ? "full projection weight" : "projection weight shard");
     int64_t *targets = dev_alloc(rank->dev, tokens * 8, LIVE_INPUT, "targets");
-    dev_write(rank->dev, targets, v->host_targets, tokens * 8);
+    if (v->host_targets)
+        dev_write(rank->dev, targets, v->host_targets, tokens * 8);
     v->targets = targets;
-    v->valid = vocab_count_valid(rank->comm, v->host_targets, tokens);
+    v->valid = vocab_sum_valid(rank->comm, vocab_inputs_valid(inputs, token, tokens));
 }
 
 static void unload(struct vocab *v)

@@ -14,7 +14,7 @@ struct vocab_inputs {
     struct vocab_shape shape;
     uint64_t seed;
     double ignored;    /* seeded: share of tokens without a target */
-    int64_t *targets;  /* [sum N]; always present */
+    int64_t *targets;  /* [sum N]; NULL after vocab_inputs_counted */
     const void *x, *w; /* [sum N, H], [V, H]; NULL = seeded */
     void *owned_x, *owned_w;
 };
@@ -24,6 +24,14 @@ struct vocab_inputs {
  */
 int vocab_inputs_seeded(
     struct vocab_inputs *inputs, const struct vocab_shape *shape, uint64_t seed, double ignored);
+
+/* Seeded inputs of a simulated device, which reads none of them: what is drawn is counted and not
+ * kept. The shape's token list must outlive the inputs. */
+struct vocab_inputs vocab_inputs_counted(
+    const struct vocab_shape *shape, uint64_t seed, double ignored);
+
+/* How many of the tokens first .. first+count-1 have a target. */
+int64_t vocab_inputs_valid(const struct vocab_inputs *inputs, int64_t first, int64_t count);
 
 /* Makes x and w present as arrays (for the reference). 0, or -1 when memory is short. */
 int vocab_inputs_materialize(struct vocab_inputs *inputs);

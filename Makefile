@@ -393,6 +393,8 @@ install: programs
 	install -d '$(DESTDIR)$(PREFIX)/share/flatpeak/profiles/models'
 	install -m 644 $(wildcard profiles/*.conf) '$(DESTDIR)$(PREFIX)/share/flatpeak/profiles'
 	install -m 644 $(wildcard profiles/models/*.txt) '$(DESTDIR)$(PREFIX)/share/flatpeak/profiles/models'
+	install -d '$(DESTDIR)$(PREFIX)/share/flatpeak/results'
+	install -m 644 results/claims.tsv '$(DESTDIR)$(PREFIX)/share/flatpeak/results'
 	install -m 644 LICENSE $(wildcard README.md CITATION.cff docs/*.md) '$(DESTDIR)$(PREFIX)/share/doc/flatpeak'
 
 deps:
@@ -435,7 +437,7 @@ help:
 #   emu           the programs with the CUDA sources compiled for the CPU, in BUILDDIR/emu/bin
 #   bench-peers   measures our kernels against other libraries', with a pass or fail per bar
 #   lib           the static library alone
-#   install       programs as PREFIX/bin/flatpeak-NAME, documents and licence
+#   install       programs as PREFIX/bin/flatpeak-NAME, profiles, claims, documents
 #   deps          installs what is missing, with the system's package manager
 #   showconfig    what was found on this machine
 #   reconfigure   looks again

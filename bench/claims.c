@@ -20,8 +20,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "bench/harness/claims.h"
 #include "bench/harness/options.h"
+#include "device/profiles_folder.h"
 #include "probe/new_file.h"
 
 #define RECORD_FILES_MAX 64
@@ -39,7 +41,7 @@ static const struct option claims_table[] = {
         .kind = OPTION_TEXT,
         .at = offsetof(struct claims_options, claims),
         .argument = "FILE",
-        .fallback = "results/claims.tsv",
+        .default_note = "results/claims.tsv of this folder, or the suite's",
         .help = "the claims"},
     {.name = "tables",
         .kind = OPTION_TEXT,
@@ -329,6 +331,24 @@ static int evaluate(const struct claims_options *given, const struct claims *cla
     return status;
 }
 
+/* Without a file that of this folder, or else the one that lies beside the profiles: in the tree,
+ * or where it was installed. */
+static int read_claims(const char *file, struct claims *claims, char *error, int size)
+{
+    static const char own[] = "results/claims.tsv";
+    char path[1200];
+    if (file || !access(own, R_OK))
+        return claims_read(file ? file : own, claims, error, size);
+    FILE *found = profiles_open("../results/claims.tsv", path, sizeof path);
+    if (found) {
+        fclose(found);
+        return claims_read(path, claims, error, size);
+    }
+    memset(claims, 0, sizeof *claims);
+    snprintf(error, (size_t)size, "results/claims.tsv was not found; name a file with --claims");
+    return -1;
+}
+
 static int run(const void *fields, const struct options *options)
 {
     const struct claims_options *given = fields;
@@ -337,7 +357,7 @@ static int run(const void *fields, const struct options *options)
     struct table_lines lines = {NULL, 0, 0};
     int status = EXIT_OK;
     json_t *records = json_array();
-    if (claims_read(given->claims, &claims, error, sizeof error) ||
+    if (read_claims(given->claims, &claims, error, sizeof error) ||
         (given->tables && table_lines_read(given->tables, &lines, error, sizeof error)))
         status = EXIT_BAD_INPUT;
     for (int i = 0; !status && i < options_argument_count(options); i++) {

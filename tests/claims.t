@@ -42,4 +42,15 @@ ok $? 'a verdict that changed is exit 1 and named'
 "$claims" --tables "$folder/nowhere" >"$folder/lines" 2>&1
 [ $? = 2 ] && grep -q nowhere "$folder/lines"
 ok $? 'a folder that is not there is exit 2'
+
+# An installed program brings the claims along, and one without any says what to do.
+mkdir -p "$folder/root/bin" "$folder/root/share/flatpeak/profiles" "$folder/root/share/flatpeak/results" "$folder/empty"
+cp "$claims" "$folder/root/bin/flatpeak-claims"
+(cd "$folder/empty" && ../root/bin/flatpeak-claims) >"$folder/lines" 2>&1
+[ $? = 2 ] && grep -q 'name a file with --claims' "$folder/lines"
+ok $? 'without claims: exit 2, and the option to give'
+cp results/claims.tsv "$folder/root/share/flatpeak/results"
+(cd "$folder/empty" && ../root/bin/flatpeak-claims) >"$folder/lines" 2>&1
+grep -q "^Table 10 .*not run" "$folder/lines"
+ok $? 'installed claims are found from any folder'
 echo "1..$count"

@@ -98,7 +98,8 @@ struct run {
     size_t out_size, err_size;
 };
 
-static void run(struct run *r, const char *line)
+/* `out`: where the program prints; NULL = into r->out. */
+static void run_into(struct run *r, const char *line, FILE *out)
 {
     char *argv[32], *copy = strdup(line), *rest = copy;
     int argc = 0;
@@ -115,12 +116,17 @@ static void run(struct run *r, const char *line)
         .impl_names = impl_names,
         .impl_summaries = impl_summaries,
         .takes = takes};
-    r->program.out = open_memstream(&r->out, &r->out_size);
+    r->program.out = out ? out : open_memstream(&r->out, &r->out_size);
     r->program.err = open_memstream(&r->err, &r->err_size);
     r->status = options_parse(&r->options, &r->program, argc, argv);
     fflush(r->program.out);
     fflush(r->program.err);
     free(copy);
+}
+
+static void run(struct run *r, const char *line)
+{
+    run_into(r, line, NULL);
 }
 
 static void done(struct run *r)
@@ -374,6 +380,13 @@ static void test_help(void)
     tap_ok(
         r.status == EXIT_OK && strstr(r.out, "plain  the baseline\n"), "--list has one line each");
     done(&r);
+    static const char *const printed[] = {"--help", "--list", "--version"};
+    for (size_t i = 0; i < sizeof printed / sizeof *printed; i++) {
+        run_into(&r, printed[i], fopen("/dev/full", "w"));
+        tap_ok(r.status == EXIT_ENVIRONMENT && strstr(r.err, "could not be written: No space"),
+            "%s into a full device is no success: %s", printed[i], r.err);
+        done(&r);
+    }
 }
 
 int main(void)

@@ -1,5 +1,6 @@
 /* Parses a command line by table: what was given, defaults, and options without effect. */
 #include "bench/harness/options.h"
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -106,6 +107,16 @@ static bool asked_for(const struct program *program, const char *argument)
     return true;
 }
 
+/* The exit status after what was asked for: text that was lost is no success. */
+static int finish_printed(const struct program *program)
+{
+    FILE *out = program->out ? program->out : stdout;
+    if (!fflush(out) && !ferror(out))
+        return EXIT_OK;
+    fail(program, "the output could not be written: %s", strerror(errno));
+    return EXIT_ENVIRONMENT;
+}
+
 /* -1 to go on, or the exit status. */
 static int parse_line(struct options *options, int argc, char *const *argv)
 {
@@ -122,7 +133,7 @@ static int parse_line(struct options *options, int argc, char *const *argv)
         if (argument[1] != '-')
             return fail(program, "unknown option %.80s; options start with --", argument);
         if (asked_for(program, argument))
-            return EXIT_OK;
+            return finish_printed(program);
         const char *name = argument + 2, *equals = strchr(name, '=');
         size_t length = equals ? (size_t)(equals - name) : strlen(name);
         struct option_entry *entry = options_find(options, name, length);

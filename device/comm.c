@@ -373,6 +373,11 @@ struct comm_traffic comm_traffic(const struct comm *comm)
     return comm ? comm->root->traffic : (struct comm_traffic){0};
 }
 
+const char *comm_carrier(const struct comm *comm)
+{
+    return comm->size > 1 ? comm->transport->carrier : NULL;
+}
+
 void comm_traffic_reset(struct comm *comm)
 {
     if (comm)

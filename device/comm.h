@@ -87,6 +87,10 @@ struct comm_traffic {
     int64_t exchanges;
 };
 struct comm_traffic comm_traffic(const struct comm *comm);
+
+/* What carries the messages of several ranks of the cuda device (enum dev_messages): "nccl",
+ * "copies" between memories, or "host copies" by way of the processes' hosts. NULL elsewhere. */
+const char *comm_carrier(const struct comm *comm);
 void comm_traffic_reset(struct comm *comm);
 
 /* ---- ranks ----------------------------------------------------------------------------------- */

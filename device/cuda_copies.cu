@@ -250,5 +250,6 @@ const struct comm_transport transport_cuda_copies = {
     .announce = NULL,
     .agreed = NULL,
     .forget = NULL,
+    .carrier = "copies",
     .spans_processes = false,
 };

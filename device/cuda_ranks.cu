@@ -101,5 +101,6 @@ extern "C" const struct comm_transport transport_cuda = {
     .announce = NULL,
     .agreed = NULL,
     .forget = NULL,
+    .carrier = NULL,
     .spans_processes = true,
 };

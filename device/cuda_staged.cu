@@ -179,5 +179,6 @@ const struct comm_transport transport_cuda_staged = {
     .announce = NULL,
     .agreed = NULL,
     .forget = NULL,
+    .carrier = "host copies",
     .spans_processes = true,
 };

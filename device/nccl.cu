@@ -380,5 +380,6 @@ const struct comm_transport transport_nccl = {
     .announce = NULL,
     .agreed = NULL,
     .forget = NULL,
+    .carrier = "nccl",
     .spans_processes = true,
 };

@@ -87,6 +87,9 @@ struct comm_transport {
     bool (*agreed)(struct announcement *announcement);
     void (*forget)(struct announcement *announcement); /* at any time; NULL is fine */
 
+    /* "nccl", "copies": which of several carries the messages; NULL where there is no choice. */
+    const char *carrier;
+
     /* Its open() sees to it that ranks of several processes (device/launch.h) reach one another. */
     bool spans_processes;
 };

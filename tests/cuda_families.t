@@ -94,6 +94,18 @@ for my $program (sort keys %cases) {
     compare($program, $_) for @{$cases{$program}};
 }
 
+# What --messages auto came to.
+for my $case ([1, 2, 'copies'], [2, 2, 'nccl'], [1, 1, undef]) {
+    my ($gpus, $ranks, $carrier) = @$case;
+    local $ENV{CUDA_EMU_DEVICES} = $gpus;
+    my $records = "$dir/taken.json";
+    unlink $records;
+    my $text = `$build/emu/bin/vocab --device cuda --impl ring-dtp --ranks $ranks --tokens 3 --hidden 5 --vocab 7 --iters 1 --warmup 0 --json $records 2>&1`;
+    my ($taken) = slurp($records) =~ /"messages":"(copies|nccl|host copies)"/;
+    ok($? == 0 && ($taken // '') eq ($carrier // ''),
+        "$ranks ranks on $gpus GPU(s): messages by " . ($carrier // 'nothing, and no word of it'), $text);
+}
+
 # A device that is not there is one clear line and exit 3.
 {
     local $ENV{CUDA_EMU_DEVICES} = 0;

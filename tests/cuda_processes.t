@@ -75,10 +75,12 @@ sub test_all_bits {
     my $record = test_bits('dispatch', 4, 4, 1, '', $emulated);
     my @gpus = $record =~ /"gpu":\{"ordinal":(\d),"bus":"0000:0(\d):00\.0"\}/g;
     ok("@gpus[0 .. 7]" eq '0 0 1 1 2 2 3 3', 'each rank has the GPU of its local rank', "@gpus");
+    ok($record =~ /"messages":"nccl"/, 'the record says that NCCL was taken', $record);
     local $ENV{CUDA_EMU_STREAMS} = 'random:5';
     test_bits('vocab', 4, 2, 2, '--messages nccl', $emulated);
     test_bits('dispatch', 2, 2, 2, '', "$emulated shared-gpu");
-    test_bits('vocab', 1, 2, 1, '', "$emulated shared-gpu");
+    $record = test_bits('vocab', 1, 2, 1, '', "$emulated shared-gpu");
+    ok($record =~ /"messages":"host copies"/, 'or copies by way of the hosts', $record);
 }
 
 # The fast path of BF16 problems: bounded in every process, with the bits of threads.

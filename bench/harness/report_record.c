@@ -257,6 +257,8 @@ static void record_counts(json_t *record, const struct case_result *result)
             rec_int(record, "traffic.network_bytes", result->traffic.network_bytes);
         rec_int(record, "traffic.messages", result->traffic.messages);
         rec_int(record, "traffic.exchanges", result->traffic.exchanges);
+        if (result->carrier)
+            rec_str(record, "messages", result->carrier);
     }
     if (result->count_count) {
         json_t *counts = json_object();

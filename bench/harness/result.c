@@ -239,6 +239,7 @@ int case_result_traffic(
     if (rank->index == 0 && status == 0) {
         result->traffic = sum;
         result->has_traffic = true;
+        result->carrier = comm_carrier(rank->comm);
     }
     free(all);
     return status;

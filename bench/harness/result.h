@@ -113,6 +113,7 @@ struct case_result {
     int64_t rss_peak_bytes;
     bool has_traffic;
     struct comm_traffic traffic; /* of one repetition, all ranks together */
+    const char *carrier;         /* of its messages: comm_carrier */
     struct case_count counts[CASE_COUNTS_MAX];
     int count_count;
     struct case_figure figures[CASE_FIGURES_MAX]; /* in the order of program->figures */
@@ -140,7 +141,7 @@ void case_rank_resident(struct case_rank *rank, const struct mem_probe *probe);
 void case_rank_window(
     struct case_rank *rank, enum case_window_kind kind, const struct mem_probe *probe);
 
-/* Collective: sums every rank's traffic into the result. 0, or -1 after an abort. */
+/* Collective: sums every rank's traffic into the result, with what carried it. 0, or -1 after an abort. */
 int case_result_traffic(
     struct case_result *result, const struct rank *rank, const struct comm_traffic *own);
 

@@ -128,9 +128,9 @@ static void add_turns(struct model_budget *budget, const struct sizes *s,
     const struct {
         const char *name, *formula;
     } turns[MODEL_TURNS] = {
-        {"attention, or", heads ? "13 N H b + 8 N A + 4 N" : "10 N H b + 8 N A + 4 N + 12 H^2"},
-        {"dispatch, or", "Eq. 1 and its experts"},
-        {"vocabulary, or", "Eq. 2: a tile, dX, dW, ring"}, {"embedding", "N H b + 8 V H"}};
+        {"attention", heads ? "13 N H b + 8 N A + 4 N" : "10 N H b + 8 N A + 4 N + 12 H^2"},
+        {"dispatch", "Eq. 1 and its experts"}, {"vocabulary", "Eq. 2: a tile, dX, dW, ring"},
+        {"embedding", "N H b + 8 V H"}};
     int64_t stay = 0;
     for (int i = 0; i < budget->count; i++)
         stay += budget->term[i].bytes;

@@ -136,12 +136,19 @@ static const struct plan_candidate *second(const struct plan_search *s, int64_t 
     return found;
 }
 
+/* A number that is printed in such steps, and nothing where it is less than half of one: a part is a
+ * difference of two times and may fall short of zero by their last bits. */
+static double shown(double value, double step)
+{
+    return fabs(value) < step / 2 ? 0 : value;
+}
+
 static void print_parts(const struct plan_search *s, const struct plan_candidate *c)
 {
     printf("    for 1000 tokens of a rank:");
     for (int i = 0; i < PLAN_PARTS; i++)
         printf("%s %s %.1f ms", i ? "," : "", plan_part_name(i),
-            c->part_s[i] / (double)plan_candidate_tokens(s, c) * 1e6);
+            shown(c->part_s[i] / (double)plan_candidate_tokens(s, c) * 1e6, 0.1));
     puts("");
 }
 
@@ -283,7 +290,8 @@ static int print_winner(struct plan_search *s, double *winner_rate)
     printf("  winner: %s\n", name_of(best, name, sizeof name));
     printf("    its whole step, simulated: %.3f s, %.3f..%.3f s with rates +-20 %%; from its parts "
            "%.3f s (%+.2f %%)\n",
-        whole.seconds[0], low, high, best->seconds, 100 * (best->seconds / whole.seconds[0] - 1));
+        whole.seconds[0], low, high, best->seconds,
+        shown(100 * (best->seconds / whole.seconds[0] - 1), 0.01));
     printf("    %.1f tokens/s and %.1f TFLOP/s a rank; %lld tokens in a step of all ranks\n", rate,
         tflops_of(s, best, rate), (long long)(plan_candidate_tokens(s, best) * s->plan->line.gpus));
     printf("    tracked peak %.3f GiB of a budget of %.3f\n", (double)whole.device_peak_bytes / GIB,

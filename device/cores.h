@@ -18,7 +18,7 @@ int cores_count(const struct cores *cores);
 /* The one that the calling thread is on; -1: none of these. It may be another in a moment. */
 int cores_here(const struct cores *cores);
 
-/* Moves a thread to one of the cores, until it is let go to all of them. Where the system refuses it
- * stays as it is: this is about speed alone. */
+/* Moves a thread to one of the cores, until it is let go to all of them. Where the system refuses
+ * it stays as it is: this is about speed alone. */
 void cores_hold(const struct cores *cores, pthread_t thread, int core);
 void cores_let_go(const struct cores *cores, pthread_t thread);

@@ -1,6 +1,6 @@
 /* A stream that is a thread of the host: operations are carried out one after the other, in the
- * order in which they were enqueued, by a function of the backend. Kernels are carried out while the
- * thread holds a token of the pool. */
+ * order in which they were enqueued, by a function of the backend. Kernels are carried out while
+ * the thread holds a token of the pool. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

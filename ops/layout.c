@@ -3,6 +3,11 @@
 #include "ops/layout.h"
 #include <stdio.h>
 
+int64_t layout_slice_first(int64_t count, int64_t holders, int64_t place)
+{
+    return count * place / holders;
+}
+
 const char *layout_degree_name(enum layout_degree degree)
 {
     static const char *const names[LAYOUT_DEGREES] = {"sequence", "experts", "vocabulary"};

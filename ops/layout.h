@@ -48,6 +48,10 @@ struct layout_group layout_block(
 struct layout_group layout_replicas(
     const struct layout_shape *shape, enum layout_degree degree, int rank);
 
+/* The first element of the slice of `count` that a group's member at `place` holds; at `holders`,
+ * the end: the slice of each is its share rounded down or up. */
+int64_t layout_slice_first(int64_t count, int64_t holders, int64_t place);
+
 const char *layout_degree_name(enum layout_degree degree); /* "sequence", "experts", "vocabulary" */
 
 /* One rank's groups with their communicators, each over its own ranks. */

@@ -93,7 +93,7 @@ static void set_holders(struct model *m, struct model_part *part)
 /* The first element of holder i's slice. */
 static int64_t slice_first(const struct model_part *part, int holder)
 {
-    return part->count * holder / part->holders.size;
+    return layout_slice_first(part->count, part->holders.size, holder);
 }
 
 static void add_part(struct model *m, enum model_tensor tensor, int64_t layer, int64_t *first)

@@ -1,12 +1,11 @@
-# What the tests of programs in several processes share: how launchers are to behave here, a case of
-# every program, and whether a job has left processes behind.
+# What the tests of programs in several processes share: how launchers are to behave here, and a case
+# of every program.
 package Launched;
 use strict;
 use warnings;
 use Exporter 'import';
-use Time::HiRes qw(sleep);
 
-our @EXPORT = qw(%cases @libraries left_behind);
+our @EXPORT = qw(%cases @libraries);
 
 # NAME and LAUNCHER of each MPI library, that of the programs first; an empty LAUNCHER where there is
 # none.
@@ -28,17 +27,5 @@ our %cases = (
     train => '--composition composed,standard --steps 3 --layers 1 --hidden 32 --ffn 16 --experts 24 '
         . '--length 16 --sequences 1 --chunk-budget 8 --text LICENSE',
 );
-
-# The processes whose command lines have WHAT and that do not end within ten seconds.
-sub left_behind {
-    my ($what) = @_;
-    my $found = '';
-    for (1 .. 100) {
-        $found = `ps -eo pid,args | grep -F -- '$what' | grep -v grep`;
-        return '' if $found eq '';
-        sleep 0.1;
-    }
-    return $found;
-}
 
 1;

@@ -1,10 +1,12 @@
-# What the tests written in Perl share: results in TAP, and files that are read or written whole.
+# What the tests written in Perl share: results in TAP, files that are read or written whole,
+# and whether a job has left processes behind.
 package Tap;
 use strict;
 use warnings;
 use Exporter 'import';
+use Time::HiRes qw(sleep);
 
-our @EXPORT = qw(ok skip skip_all done slurp spew);
+our @EXPORT = qw(ok skip skip_all done slurp spew left_behind);
 my ($count, $failed) = (0, 0);
 
 # ok GOOD, NAME, TEXT: one result; TEXT says more where it is not as it should be.
@@ -48,6 +50,18 @@ sub spew {
     open my $file, '>:raw', $path or die "$path: $!";
     print $file $bytes;
     close $file or die "$path: $!";
+}
+
+# The processes whose command lines have WHAT and that do not end within ten seconds.
+sub left_behind {
+    my ($what) = @_;
+    my $found = '';
+    for (1 .. 100) {
+        $found = `ps -eo pid,args | grep -F -- '$what' | grep -v grep`;
+        return '' if $found eq '';
+        sleep 0.1;
+    }
+    return $found;
 }
 
 1;

@@ -6,6 +6,7 @@
 #include <time.h>
 #include "device/comm.h"
 #include "probe/timing.h"
+#include "tests/draw.h"
 #include "tests/tap.h"
 
 /* A device of one test, with a pool of its own. */
@@ -48,13 +49,6 @@ static inline void sleep_s(double seconds)
 {
     struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     nanosleep(&time, NULL);
-}
-
-/* Random numbers of a test: the same in every run. */
-static inline uint64_t next_random(uint64_t *state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return *state >> 33;
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@ use Time::HiRes qw(time sleep);
 use FindBin;
 use lib $FindBin::Bin;
 use Launched;
-use Tap qw(skip done slurp);
+use Tap qw(skip done slurp left_behind);
 
 my $build = $ENV{BUILDDIR} || 'build';
 my $dir = tempdir(CLEANUP => 1);

@@ -120,17 +120,6 @@ sub test_meeting {
     unlink $meeting;
 }
 
-sub left_behind {
-    my ($what) = @_;
-    my $found = '';
-    for (1 .. 100) {
-        $found = `ps -eo pid,args | grep -F -- '$what' | grep -v grep`;
-        return '' if $found eq '';
-        sleep 0.1;
-    }
-    return $found;
-}
-
 sub test_faults {
     my %faults = (
         kill => qr/rank 2 on \S+ was killed by signal 9 .*phase: group 0/,

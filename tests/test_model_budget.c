@@ -14,6 +14,7 @@
 #include "device/profile.h"
 #include "ops/model_memory.h"
 #include "ops/pipelined_memory.h"
+#include "tests/draw.h"
 #include "tests/model_case.h"
 #include "tests/tap.h"
 
@@ -177,21 +178,6 @@ static void test_balanced(int64_t length)
 }
 
 /* ---- layouts at random ----------------------------------------------------------------------- */
-
-/* 0 to `below` - 1, the same in every run. */
-static int draw(uint64_t *state, int below)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (int)((*state >> 33) % (uint64_t)below);
-}
-
-static int draw_divisor(uint64_t *state, int of)
-{
-    int divisor = 1 + draw(state, of);
-    while (of % divisor)
-        divisor--;
-    return divisor;
-}
 
 /* A whole number of times round the experts in every chunk; odd widths, such that tensors do not
  * divide by the ranks. */

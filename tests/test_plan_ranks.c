@@ -2,6 +2,7 @@
  * layouts whose tensors ranks do not divide. */
 #include "bench/harness/plan_ranks.h"
 #include "ops/model_memory.h"
+#include "tests/draw.h"
 #include "tests/model_case.h"
 #include "tests/tap.h"
 
@@ -34,20 +35,6 @@ static bool same(const struct totals *a, const struct totals *b)
 {
     return a->device == b->device && a->balanced == b->balanced && a->host == b->host &&
            a->fullest == b->fullest;
-}
-
-static int draw(uint64_t *state, int below)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (int)((*state >> 33) % (uint64_t)below);
-}
-
-static int draw_divisor(uint64_t *state, int of)
-{
-    int divisor = 1 + draw(state, of);
-    while (of % divisor)
-        divisor--;
-    return divisor;
 }
 
 static struct model_shape draw_shape(uint64_t *state)

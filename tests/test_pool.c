@@ -88,12 +88,29 @@ static void test_many_small_runs(void)
 
 enum { RANKS = 4, STREAMS = 3, LAUNCHES = 25 };
 
-struct crowd {
-    atomic_int inside, most, runs;
+struct context_args {
+    void *context;
 };
 
-struct crowd_args {
-    struct crowd *crowd;
+/* What every rank launches many times on all streams. */
+struct launches {
+    const struct kernel *kernel;
+    struct context_args args;
+};
+
+static int launch_many(struct rank *rank, void *context)
+{
+    static const char *const names[STREAMS] = {"a", "b", "c"};
+    const struct launches *it = context;
+    for (int i = 0; i < LAUNCHES; i++) {
+        for (int s = 0; s < STREAMS; s++)
+            dev_launch(dev_stream(rank->dev, names[s]), it->kernel, &it->args, sizeof it->args);
+    }
+    return dev_sync(rank->dev) == DEV_OK ? 0 : -1;
+}
+
+struct crowd {
+    atomic_int inside, most, runs;
 };
 
 static void crowd_part(void *context, int index, int parts)
@@ -111,31 +128,22 @@ static void crowd_part(void *context, int index, int parts)
 
 static void crowd_cpu(const void *args, const struct dev_team *team)
 {
-    const struct crowd_args *crowd = args;
-    team_run(team, 4, crowd_part, crowd->crowd);
+    const struct context_args *it = args;
+    team_run(team, 4, crowd_part, it->context);
 }
 
-static int launch_many(struct rank *rank, void *context)
-{
-    static const char *const names[STREAMS] = {"a", "b", "c"};
-    static const struct kernel kernel = {.name = "crowd", .cpu = crowd_cpu};
-    struct crowd_args args = {context};
-    for (int i = 0; i < LAUNCHES; i++) {
-        for (int s = 0; s < STREAMS; s++)
-            dev_launch(dev_stream(rank->dev, names[s]), &kernel, &args, sizeof args);
-    }
-    return dev_sync(rank->dev) == DEV_OK ? 0 : -1;
-}
+static const struct kernel crowd_kernel = {.name = "crowd", .cpu = crowd_cpu};
 
 static void test_tokens(void)
 {
     for (int threads = 1; threads <= 3; threads++) {
         struct crowd crowd = {0};
+        struct launches launches = {&crowd_kernel, {&crowd}};
         struct ranks_failure failure;
         struct ranks_config config = {.count = RANKS};
         config.device.pool = dev_pool_create(threads);
         config.device.kernel_threads = 2;
-        int result = ranks_run(&config, launch_many, &crowd, &failure);
+        int result = ranks_run(&config, launch_many, &launches, &failure);
         tap_ok(result == 0 && atomic_load(&crowd.runs) == RANKS * STREAMS * LAUNCHES * 4,
             "%d threads serve all streams of all ranks", threads);
         tap_ok(atomic_load(&crowd.most) == threads,
@@ -199,14 +207,10 @@ static void place_part(void *context, int index, int parts)
     atomic_fetch_add(&places->runs, 1);
 }
 
-struct place_args {
-    struct places *places;
-};
-
 static void place_cpu(const void *args, const struct dev_team *team)
 {
-    const struct place_args *it = args;
-    team_run(team, 5, place_part, it->places);
+    const struct context_args *it = args;
+    team_run(team, 5, place_part, it->context);
 }
 
 static void see_place_outside(void *context)
@@ -215,18 +219,6 @@ static void see_place_outside(void *context)
     cpu_set_t mine;
     if (sched_getaffinity(0, sizeof mine, &mine) || !CPU_EQUAL(&mine, &places->all))
         atomic_fetch_add(&places->loose, 1);
-}
-
-static int launch_places(struct rank *rank, void *context)
-{
-    static const char *const names[STREAMS] = {"a", "b", "c"};
-    static const struct kernel kernel = {.name = "place", .cpu = place_cpu};
-    struct place_args args = {context};
-    for (int i = 0; i < LAUNCHES; i++) {
-        for (int s = 0; s < STREAMS; s++)
-            dev_launch(dev_stream(rank->dev, names[s]), &kernel, &args, sizeof args);
-    }
-    return dev_sync(rank->dev) == DEV_OK ? 0 : -1;
 }
 
 static void run_place(void *context, const struct dev_team *team)
@@ -243,11 +235,13 @@ static void test_places(void)
         tap_skip("one core, or a part of some", "a kernel has a core to itself");
         return;
     }
+    static const struct kernel kernel = {.name = "place", .cpu = place_cpu};
+    struct launches launches = {&kernel, {&places}};
     struct ranks_failure failure;
     struct ranks_config config = {.count = RANKS};
     config.device.pool = dev_pool_create(host_cpus());
     config.device.kernel_threads = 2;
-    int result = ranks_run(&config, launch_places, &places, &failure);
+    int result = ranks_run(&config, launch_many, &launches, &failure);
     for (int i = 0; i < 50; i++)
         dev_pool_run(config.device.pool, host_cpus(), run_place, &places);
     int loose = atomic_load(&places.loose), shared = atomic_load(&places.shared);
@@ -267,7 +261,7 @@ static void test_places(void)
     dev_pool_free(config.device.pool);
 }
 
-/* ---- a second thread is worth having ----------------------------------------------------------- */
+/* ---- a second thread is worth having --------------------------------------------------------- */
 
 enum { SPIN_PARTS = 16 };
 

@@ -29,7 +29,8 @@ bool plan_degree_is_even(const struct plan *p, int64_t degree);
 int64_t plan_limit_bytes(const struct plan *p);
 int64_t plan_host_limit_bytes(const struct plan *p);
 
-/* The budget of the fullest rank: its terms, and totals that hold for every rank. -1 when the launch is not one. */
+/* The budget of the fullest rank: its terms, and totals that hold for every rank. -1 when the
+ * launch is not one. */
 int plan_budget(const struct plan *p, const struct plan_line *line, struct model_budget *budget);
 bool plan_fits(const struct plan *p, const struct plan_line *line, bool balanced);
 

@@ -12,10 +12,11 @@ struct shares {
     int64_t count[SHARES];
 };
 
-/* Elements of holder `place`'s slice (ops/model_parts.c). */
+/* Elements of the slice of the holder at `place`. */
 static int64_t slice(int64_t count, int64_t holders, int64_t place)
 {
-    return count * (place + 1) / holders - count * place / holders;
+    return layout_slice_first(count, holders, place + 1) -
+           layout_slice_first(count, holders, place);
 }
 
 static struct shares shares_of(const struct model_shape *shape, int rank)

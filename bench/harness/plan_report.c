@@ -136,7 +136,7 @@ static const struct plan_candidate *second(const struct plan_search *s, int64_t 
     return found;
 }
 
-/* A number that is printed in such steps, and nothing where it is less than half of one: a part is a
+/* A number that is printed in such steps, and 0 where it is less than half of one: a part is a
  * difference of two times and may fall short of zero by their last bits. */
 static double shown(double value, double step)
 {

@@ -141,7 +141,8 @@ void case_rank_resident(struct case_rank *rank, const struct mem_probe *probe);
 void case_rank_window(
     struct case_rank *rank, enum case_window_kind kind, const struct mem_probe *probe);
 
-/* Collective: sums every rank's traffic into the result, with what carried it. 0, or -1 after an abort. */
+/* Collective: sums every rank's traffic into the result, with what carried it. 0, or -1 after an
+ * abort. */
 int case_result_traffic(
     struct case_result *result, const struct rank *rank, const struct comm_traffic *own);
 
